@@ -1,0 +1,1 @@
+"""What is published: immutable, versioned, signed artifacts, their manifests, and the log that keeps them."""

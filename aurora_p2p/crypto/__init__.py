@@ -1,0 +1,1 @@
+"""Keys, peer ids and domain-separated signatures. No protocol values: those are in wire/."""

@@ -1,0 +1,1 @@
+"""Rollout engines behind one Protocol, each in its own process."""

@@ -1,0 +1,1 @@
+"""The trainer-side swarm host: composition root, commands, demo."""

@@ -1,0 +1,1 @@
+"""Sans-IO machines of work: samples, leases, shares, admission."""

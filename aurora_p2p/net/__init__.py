@@ -1,0 +1,1 @@
+"""The only room that knows sockets, TLS and libp2p."""

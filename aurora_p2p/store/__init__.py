@@ -1,0 +1,1 @@
+"""SQLite: the host's ledger and a node's memory of its swarm."""

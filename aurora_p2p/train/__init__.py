@@ -1,0 +1,1 @@
+"""GRPO on torch, rewards, and the client by which a trainer publishes and takes rollouts."""

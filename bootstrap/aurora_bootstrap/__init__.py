@@ -1,0 +1,1 @@
+"""The bootstrap service: where peers of a swarm find each other."""

@@ -1,0 +1,1 @@
+"""The node daemon: joins a swarm, follows its weights, works on leases."""
