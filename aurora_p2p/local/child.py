@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,12 +41,20 @@ class Child(Generic[In]):
 
 @asynccontextmanager
 async def open_child(
-    module: str, kind: type[In], *, log: Path | None = None, nice: int = 0, env: Mapping[str, str] | None = None
+    module: str,
+    kind: type[In],
+    *,
+    log: Path | None = None,
+    nice: int = 0,
+    env: Mapping[str, str] | None = None,
+    inherit: Collection[str] | None = None,
 ) -> AsyncIterator[Child[In]]:
     """Run `module` as a child. kind: the type of its messages. log: file that gets its stderr and stdout (appended).
 
+    env: variables added to those inherited. inherit: the names that may be; None for all.
     On leaving, the socket is closed, then SIGTERM-free waiting of STOP_SECONDS, then SIGKILL.
     """
+    kept = {name: value for name, value in os.environ.items() if inherit is None or name in inherit}
     ours, theirs = socket.socketpair()
     output = log.open("ab") if log else None
     try:
@@ -56,7 +64,7 @@ async def open_child(
             stdout=output,
             stderr=output,
             pass_fds=(theirs.fileno(),),
-            env={**os.environ, **(env or {})},
+            env={**kept, **(env or {})},
             start_new_session=True,
         )
     finally:

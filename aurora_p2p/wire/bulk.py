@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from aurora_p2p.types import Record
 from aurora_p2p.wire.exchange import Index
-from aurora_p2p.wire.limits import MAX_MEMBERS, U62, Address, ArtifactField, Bytes32, PeerField, SwarmField, Text
+from aurora_p2p.wire.limits import MAX_MEMBERS, U62, Address, ArtifactField, Bytes32, Name, PeerField, SwarmField, Text
 
 FrameBytes = Annotated[bytes, Meta(max_length=1 << 18)]
 """An encoded ExchangeFrame."""
@@ -152,9 +152,10 @@ class SpoolFull(Record, frozen=True, tag="spool-full"):
 
 
 class BulkStats(Record, frozen=True, tag="stats"):
-    """Payload bytes since start, about once a second: (peer, sent, received)."""
+    """Since start, at most once a second: payload bytes (peer, sent, received); incoming handshakes refused (why, n)."""
 
     peers: Annotated[tuple[tuple[PeerField, U62, U62], ...], Meta(max_length=MAX_MEMBERS)]
+    refused: Annotated[tuple[tuple[Name, U62], ...], Meta(max_length=64)] = ()
 
 
 BulkCommand = BulkStart | SetMembers | SetRates | DialPeer | CloseLink | SendFrame | SendFile | CancelSend | StopBulk

@@ -13,6 +13,7 @@ from aurora_p2p.wire.limits import (
     MAX_NEW_TOKENS,
     MAX_PROMPT_TOKENS,
     U62,
+    U63,
     DigestField,
     EpochField,
     LeaseField,
@@ -144,7 +145,7 @@ class LeaseSample(Record, frozen=True):
 
     prompt: U62
     sample: U62
-    seed: U62
+    seed: U63
     prompt_index: Annotated[int, Meta(ge=0, lt=MAX_LEASE_SAMPLES)]
 
 
@@ -192,7 +193,7 @@ class SampleResult(Signable, frozen=True):
     target_step: StepField
     prompt: U62
     sample: U62
-    seed: U62
+    seed: U63
     version: VersionField
     manifest_hash: ManifestField
     digest: DigestField

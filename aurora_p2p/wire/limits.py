@@ -26,6 +26,8 @@ _HASH = Meta(min_length=32, max_length=32)
 _ID16 = Meta(min_length=16, max_length=16)
 
 U62 = Annotated[int, _COUNTER]
+U63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+"""A sampling seed: vLLM draws a plain 63-bit `seed=`, -1 would mean none."""
 U32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Bytes16 = Annotated[bytes, _ID16]
 Bytes32 = Annotated[bytes, _HASH]

@@ -1,0 +1,374 @@
+"""Artifacts on disk: a log of immutable snapshots and deltas, crash-safe, one owner.
+
+    ROOT/lock                the owner's flock, with its pid
+    ROOT/<artifact id, hex>/
+        header               the signed header, durable before anything else
+        pages                signed pages, appended as they come (uint32 BE length, then the encoded Signed)
+        final                the signed final page, durable
+        body                 segment i lies at i * segment_bytes; sparse while fetching, exact once complete
+        complete             empty marker, written last
+
+    FETCHING --finish--> COMPLETE --prune/retire--> gone         (verify: COMPLETE -> FETCHING when segments rotted)
+
+Invariants: a name is a hash computed here, never a peer's text. `complete` exists only after body, pages and final are
+on disk. What is not marked complete is hashed again after a restart, so a torn or rotten segment is merely missing.
+Space is reserved by the header's size bound before the first byte. A failed write loses nothing that was there.
+Every OSError leaves as StoreError. Several threads may call at once; calls for one artifact come from one at a time.
+
+It does not decide what to fetch or trust: callers hand over only what Manifest has accepted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from blake3 import blake3
+
+from aurora_p2p.artifact.manifest import Manifest, artifact_id_of
+from aurora_p2p.errors import ShapeError, SignatureError, StoreError, WireError
+from aurora_p2p.local.files import sync_folder, write_durably
+from aurora_p2p.types import ArtifactId, Seq, Version
+from aurora_p2p.wire.codec import decode, encode
+from aurora_p2p.wire.manifest import FinalPage, Header
+from aurora_p2p.wire.signed import Signed
+
+RETAIN_ARTIFACTS = 8
+RETAIN_SECONDS = 600.0
+"""Peers that lag less than this catch up from us by deltas (swarm.md: max(8 artifacts, 10 min) + one base)."""
+FREE_MARGIN_BYTES = 64 * 2**20
+"""Left free on the disk for everything else: databases, logs, other programs."""
+_GONE = ".gone"
+
+
+@dataclass(slots=True)
+class _Entry:
+    folder: Path
+    kind: Literal["delta", "snapshot"]
+    seq: Seq
+    version: Version
+    segment_bytes: int
+    size_bound: int
+    stored: set[int] = field(default_factory=set)
+    """Segments whose bytes are in the body."""
+    pages: set[bytes] = field(default_factory=set)
+    """Signatures of the pages on disk."""
+    appended: int = 0
+    final: FinalPage | None = None
+    complete_since: float | None = None
+    pins: int = 0
+
+    @property
+    def reserved(self) -> int:
+        """Bytes of quota it takes."""
+        return self.size_bound if self.complete_since is None or self.final is None else self.final.length
+
+
+class ArtifactStore:
+    """The one owner of a folder of artifacts. Use as a context manager, or close()."""
+
+    def __init__(self, root: Path, quota_bytes: int) -> None:
+        """Raises StoreError when another process owns `root`, or it cannot be written."""
+        self.root, self.quota_bytes = root, quota_bytes
+        self._entries: dict[ArtifactId, _Entry] = {}
+        self._books = threading.Lock()
+        with _disk(root):
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+        except OSError as error:
+            owner = os.pread(self._lock, 20, 0).decode(errors="replace")
+            os.close(self._lock)
+            if isinstance(error, BlockingIOError):
+                raise StoreError(f"{root} is in use by pid {owner}", hint=f"stop it first: kill {owner}") from error
+            raise StoreError(f"cannot lock {root}: {error.strerror}") from error
+
+    def __enter__(self) -> ArtifactStore:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the folder up. Idempotent."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Quota taken: the length of what is complete, the size bound of what is not."""
+        return sum(entry.reserved for entry in self._entries.values())
+
+    def load(self, *, now: float) -> list[tuple[Manifest, set[int]]]:
+        """Everything on disk, by sequence number, with the segments held. Call once, before anything else.
+
+        Complete artifacts are taken at their marker's word (`verify` hashes them); the others are hashed against their
+        pages. Leftovers of a crash and artifacts whose header is damaged are removed.
+        """
+        found = []
+        with _disk(self.root):
+            for folder in sorted(self.root.iterdir()):
+                if folder.name.endswith(_GONE):
+                    shutil.rmtree(folder)
+                elif folder.is_dir() and len(folder.name) == 64:
+                    found.append(self._restore(folder, now))
+        return sorted((one for one in found if one), key=lambda one: one[0].header.seq)
+
+    def create(self, header: Signed) -> ArtifactId:
+        """Make room for an artifact and write its header. Known artifacts are left as they are.
+
+        Raises StoreError when its size bound exceeds what quota or disk leave.
+        """
+        artifact, entry = artifact_id_of(header), self._new_entry(header)
+        with self._books, _disk(entry.folder):
+            if artifact in self._entries:
+                return artifact
+            self._require_room(entry.size_bound)
+            entry.folder.mkdir(mode=0o700, exist_ok=True)
+            write_durably(entry.folder / "header", encode(header))
+            (entry.folder / "body").touch(mode=0o600)
+            sync_folder(self.root)
+            self._entries[artifact] = entry
+        return artifact
+
+    def put(self, artifact: ArtifactId, index: int, source: Path) -> None:
+        """Move a verified segment from its spool file into the body. The file is kept when that fails."""
+        entry = self._fetching(artifact)
+        with _disk(source):
+            segment = source.read_bytes()
+        if len(segment) > entry.segment_bytes:
+            raise ShapeError(f"segment {index} has {len(segment)} bytes, the artifact's have {entry.segment_bytes}")
+        self._write(entry, index * entry.segment_bytes, segment)
+        entry.stored.add(index)
+        source.unlink(missing_ok=True)
+
+    def append(self, artifact: ArtifactId, piece: bytes | memoryview) -> int:
+        """The publisher's way: the next bytes of the body. Returns its length so far."""
+        entry = self._fetching(artifact)
+        self._write(entry, entry.appended, piece)
+        entry.appended += len(piece)
+        return entry.appended
+
+    def save_page(self, artifact: ArtifactId, page: Signed) -> None:
+        """Keep a signed page; one already kept costs nothing."""
+        entry = self._fetching(artifact)
+        if page.signature in entry.pages:
+            return
+        record = encode(page)
+        with _disk(entry.folder), (entry.folder / "pages").open("ab") as log:
+            log.write(len(record).to_bytes(4, "big") + record)
+        entry.pages.add(page.signature)
+
+    def save_final(self, artifact: ArtifactId, final: Signed) -> None:
+        """Keep the signed final page, durably."""
+        entry = self._fetching(artifact)
+        write_durably(entry.folder / "final", encode(final))
+        entry.final = decode(final.body, FinalPage)
+
+    def finish(self, artifact: ArtifactId, *, now: float) -> None:
+        """Mark complete, durably. Raises ShapeError when the final page or a segment is missing."""
+        entry = self._fetching(artifact)
+        if entry.final is None:
+            raise ShapeError("save_final() before finish()")
+        whole = entry.appended == entry.final.length or len(entry.stored) == entry.final.segments
+        if not whole:
+            raise ShapeError(f"{len(entry.stored)} of {entry.final.segments} segments are stored")
+        with _disk(entry.folder):
+            with (entry.folder / "body").open("r+b") as body:
+                body.truncate(entry.final.length)
+                os.fsync(body.fileno())
+            if (entry.folder / "pages").exists():
+                with (entry.folder / "pages").open("rb") as pages:
+                    os.fsync(pages.fileno())
+        write_durably(entry.folder / "complete", b"")
+        entry.complete_since = now
+
+    def body_path(self, artifact: ArtifactId) -> Path:
+        return self._entry(artifact).folder / "body"
+
+    def is_complete(self, artifact: ArtifactId) -> bool:
+        entry = self._entries.get(artifact)
+        return entry is not None and entry.complete_since is not None
+
+    def verify(self, artifact: ArtifactId) -> set[int]:
+        """Hash every segment; returns those that are right. A complete artifact with a wrong one is fetching again."""
+        entry = self._entry(artifact)
+        with _disk(entry.folder):
+            manifest = self._read_manifest(entry.folder)
+            if manifest is None:
+                raise StoreError(f"the header in {entry.folder} is damaged", hint="retire the artifact and fetch anew")
+            good = _hash_body(manifest, entry.folder / "body")
+            if manifest.final is None or len(good) < manifest.final.segments:
+                (entry.folder / "complete").unlink(missing_ok=True)
+                entry.complete_since, entry.stored = None, set(good)
+                entry.appended = 0
+        return good
+
+    def pin(self, artifact: ArtifactId) -> None:
+        """Keep it while something reads its body. Counted; unpin() once for each."""
+        with self._books:
+            self._entry(artifact).pins += 1
+
+    def unpin(self, artifact: ArtifactId) -> None:
+        with self._books:
+            self._entry(artifact).pins -= 1
+
+    def retire(self, artifact: ArtifactId) -> bool:
+        """Delete an artifact, complete or not; False while it is pinned."""
+        with self._books, _disk(self.root):
+            entry = self._entries.get(artifact)
+            if entry is None or entry.pins > 0:
+                return entry is None
+            doomed = entry.folder.with_name(entry.folder.name + _GONE)
+            entry.folder.rename(doomed)
+            del self._entries[artifact]
+            shutil.rmtree(doomed)
+        return True
+
+    def prune(self, *, now: float) -> list[ArtifactId]:
+        """Retire complete artifacts past retention; returns them.
+
+        Kept: the newest RETAIN_ARTIFACTS, those completed within RETAIN_SECONDS, the newest snapshot with every delta
+        after it (a restart rebuilds the weights from them), and what is pinned or still fetching.
+        """
+        complete = [(artifact, entry) for artifact, entry in self._entries.items() if entry.complete_since is not None]
+        complete.sort(key=lambda pair: pair[1].seq)
+        base = max((entry.version for _, entry in complete if entry.kind == "snapshot"), default=0)
+        old = [
+            artifact
+            for artifact, entry in complete[:-RETAIN_ARTIFACTS]
+            if now - (entry.complete_since or 0.0) >= RETAIN_SECONDS and entry.version < base
+        ]
+        return [artifact for artifact in old if self.retire(artifact)]
+
+    def _entry(self, artifact: ArtifactId) -> _Entry:
+        entry = self._entries.get(artifact)
+        if entry is None:
+            raise StoreError(f"artifact {artifact.hex()[:16]} is not in the store")
+        return entry
+
+    def _fetching(self, artifact: ArtifactId) -> _Entry:
+        entry = self._entry(artifact)
+        if entry.complete_since is not None:
+            raise ShapeError(f"artifact {artifact.hex()[:16]} is complete and immutable")
+        return entry
+
+    def _new_entry(self, signed: Signed) -> _Entry:
+        header = decode(signed.body, Header)
+        return _Entry(
+            folder=self.root / artifact_id_of(signed).hex(),
+            kind=header.kind,
+            seq=header.seq,
+            version=header.version,
+            segment_bytes=header.segment_bytes,
+            size_bound=header.size_bound,
+        )
+
+    def _require_room(self, needed: int) -> None:
+        left = self.quota_bytes - self.reserved_bytes
+        if needed > left:
+            raise StoreError(
+                f"an artifact of up to {needed:,} bytes does not fit: {left:,} of {self.quota_bytes:,} bytes are left",
+                hint="raise the disk quota",
+            )
+        free = shutil.disk_usage(self.root).free - FREE_MARGIN_BYTES
+        if needed > free:
+            raise StoreError(f"the disk of {self.root} has {max(free, 0):,} bytes to spare, {needed:,} are needed")
+
+    def _write(self, entry: _Entry, offset: int, piece: bytes | memoryview) -> None:
+        if offset < 0 or offset + len(piece) > entry.size_bound:
+            raise ShapeError(f"bytes {offset} to {offset + len(piece)} pass the header's bound of {entry.size_bound}")
+        with _disk(entry.folder), (entry.folder / "body").open("r+b", buffering=0) as body:
+            body.seek(offset)
+            view = memoryview(piece)
+            while view:
+                view = view[body.write(view) :]
+
+    def _restore(self, folder: Path, now: float) -> tuple[Manifest, set[int]] | None:
+        manifest = self._read_manifest(folder)
+        if manifest is None:
+            shutil.rmtree(folder)
+            return None
+        entry = self._new_entry(manifest.signed_header)
+        entry.pages = {page.signature for page in manifest.pages()}
+        entry.final = manifest.final
+        body, marker = folder / "body", folder / "complete"
+        body.touch(mode=0o600)
+        final = manifest.final
+        if final and manifest.pages_complete and marker.exists() and body.stat().st_size == final.length:
+            entry.complete_since, entry.stored = now, set(range(final.segments))
+        else:
+            marker.unlink(missing_ok=True)
+            entry.stored = _hash_body(manifest, body)
+        self._entries[manifest.artifact] = entry
+        return manifest, set(entry.stored)
+
+    @staticmethod
+    def _read_manifest(folder: Path) -> Manifest | None:
+        """The manifest as far as its files are sound; None when the header is not. Drops a torn tail of pages."""
+        try:
+            header = decode((folder / "header").read_bytes(), Signed)
+            manifest = Manifest(header, header.signer)
+        except (FileNotFoundError, WireError):
+            return None
+        if manifest.artifact.hex() != folder.name:
+            return None
+        _read_pages(manifest, folder / "pages")
+        with contextlib.suppress(FileNotFoundError, WireError):
+            manifest.add_final(decode((folder / "final").read_bytes(), Signed))
+        return manifest
+
+
+def _read_pages(manifest: Manifest, path: Path) -> None:
+    """Add the log's pages; cut it where it is torn, so that the next append is readable."""
+    log = path.read_bytes() if path.exists() else b""
+    start = 0
+    while start + 4 <= len(log):
+        end = start + 4 + int.from_bytes(log[start : start + 4], "big")
+        if end > len(log):
+            break
+        try:
+            manifest.add_page(decode(log[start + 4 : end], Signed))
+        except (SignatureError, WireError):
+            break
+        start = end
+    if start < len(log):
+        os.truncate(path, start)
+
+
+def _hash_body(manifest: Manifest, path: Path) -> set[int]:
+    """The segments of a body that hash to what their page says. Before the final page a last segment may be short."""
+    good = set()
+    size = manifest.header.segment_bytes
+    with path.open("rb") as body:
+        length = os.fstat(body.fileno()).st_size
+        for index in range(-(-length // size)):
+            expected = manifest.expected(index)
+            if expected is None:
+                continue
+            body.seek(index * size)
+            segment = body.read(manifest.length_of(index) or size)
+            if blake3(segment).digest() == expected:
+                good.add(index)
+    return good
+
+
+@contextlib.contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    """OSError -> StoreError naming what could not be written or read."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot use {path}: {error.strerror or error}", hint="check disk space and rights") from error

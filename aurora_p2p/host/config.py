@@ -1,0 +1,28 @@
+"""run.toml: what a swarm host needs to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aurora_p2p.local.config import setting
+
+
+@dataclass(frozen=True, slots=True)
+class HostConfig:
+    """Every key of run.toml with its default. Sizes and rates say their unit in the name."""
+
+    checkpoint: str = setting("", "Folder with config.json and *.safetensors: version 0 of the policy.")
+    listen: tuple[str, ...] = setting(("/ip4/0.0.0.0/tcp/4100",), "Control plane (libp2p): TCP multiaddrs to listen on.")
+    bulk_listen: str = setting("0.0.0.0:4102", "Data plane (TLS 1.3): IP:port to listen on; port 0 takes any free one.")
+    advertise: tuple[str, ...] = setting((), "IPs that others reach this host at; empty: those it listens on.")
+    bootstraps: tuple[str, ...] = setting((), "Bootstraps to be found through: multiaddrs ending in /p2p/<peer id>.")
+    local: tuple[str, ...] = setting(
+        (), "CIDRs of this swarm's private networks; members may dial addresses inside them. Goes into the ticket."
+    )
+    up_kib_per_second: float = setting(0.0, "Upload cap of the data plane, KiB/s; 0: none.")
+    down_kib_per_second: float = setting(0.0, "Download cap of the data plane, KiB/s; 0: none.")
+    segment_bytes: int = setting(262_144, "Bytes of one segment: the unit of transfer, hash and ban (256 to 4194304).")
+    quota_gib: float = setting(64.0, "Disk for artifacts, GiB.")
+    max_lag: int = setting(1, "Versions a sample may be behind the step that consumes it (1: one-step asynchronous).")
+    max_lease_samples: int = setting(64, "Most samples in one lease.")
+    lease_seconds: float = setting(60.0, "Longest lease, seconds; a slower node gets fewer samples, not more time.")

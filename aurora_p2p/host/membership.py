@@ -1,0 +1,97 @@
+"""The roster as the host keeps it: who has joined, with which signed record, at which epoch.
+
+Open rosters admit any identity that signs its own record. The epoch grows with every change; a change that arrives
+while an artifact is in flight waits until it is out (rosters change only between artifacts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aurora_p2p.crypto.identity import Identity
+from aurora_p2p.errors import WireError
+from aurora_p2p.types import Epoch, Generation, PeerId, SwarmId
+from aurora_p2p.wire.control import Join, Reason, Refusal
+from aurora_p2p.wire.limits import MAX_MEMBERS
+from aurora_p2p.wire.signed import Signed, open_signed, seal
+from aurora_p2p.wire.trust import Member, PeerRecord, Roster
+
+GONE_SECONDS = 60.0
+"""A member that neither holds a link nor asks for anything this long leaves the roster."""
+
+
+class Membership:
+    """handle joins and departures; `signed` is the newest roster."""
+
+    def __init__(self, swarm: SwarmId, admit: Identity, generation: Generation, epoch: Epoch) -> None:
+        self._swarm, self._admit, self._generation = swarm, admit, generation
+        self.epoch = epoch
+        self._records: dict[PeerId, Signed] = {}
+        self._seqs: dict[PeerId, int] = {}
+        self._last_seen: dict[PeerId, float] = {}
+        self._changed = True
+        self.signed = self._seal()
+
+    def __contains__(self, peer: PeerId) -> bool:
+        return peer in self._records
+
+    @property
+    def peers(self) -> tuple[PeerId, ...]:
+        return tuple(self._records)
+
+    def join(self, peer: PeerId, join: Join, *, now: float) -> Refusal | None:
+        """Admit the sender of `join`, or say why not. The record must be its own and newer than the one known."""
+        if join.swarm != self._swarm:
+            return Refusal(Reason.WRONG_SWARM, f"this host serves {self._swarm}")
+        try:
+            record = open_signed(join.record, PeerRecord, {peer})
+        except WireError as error:
+            return Refusal(Reason.BAD_RECORD, str(error)[:500])
+        if record.peer != peer or record.swarm != self._swarm:
+            return Refusal(Reason.BAD_RECORD, "the record names another peer or swarm")
+        if peer not in self._records and len(self._records) >= MAX_MEMBERS:
+            return Refusal(Reason.ROSTER_FULL, f"the roster is full ({MAX_MEMBERS})", retry_seconds=GONE_SECONDS)
+        self._admit_record(peer, record, join.record)
+        self._last_seen[peer] = now
+        return None
+
+    def seen(self, peers: Iterable[PeerId], *, now: float) -> None:
+        """These members showed life."""
+        for peer in peers:
+            if peer in self._last_seen:
+                self._last_seen[peer] = now
+
+    def expire(self, *, now: float) -> list[PeerId]:
+        """Members silent for GONE_SECONDS leave; returns them."""
+        gone = [peer for peer, seen in self._last_seen.items() if now - seen > GONE_SECONDS and peer != self._own]
+        for peer in gone:
+            del self._records[peer], self._seqs[peer], self._last_seen[peer]
+            self._changed = True
+        return gone
+
+    def add_self(self, identity: Identity, record: PeerRecord, *, now: float) -> None:
+        """The host itself is a member: it seeds."""
+        self._own = identity.peer
+        self._admit_record(identity.peer, record, seal(identity, record))
+        self._last_seen[identity.peer] = now
+
+    def renew(self) -> bool:
+        """Seal a new epoch if anything changed since the last one. Call between artifacts only."""
+        if not self._changed:
+            return False
+        self.epoch = Epoch(self.epoch + 1)
+        self.signed = self._seal()
+        return True
+
+    _own: PeerId | None = None
+
+    def _admit_record(self, peer: PeerId, record: PeerRecord, signed: Signed) -> None:
+        if record.seq <= self._seqs.get(peer, -1):
+            return
+        self._records[peer], self._seqs[peer] = signed, record.seq
+        self._changed = True
+
+    def _seal(self) -> Signed:
+        self._changed = False
+        members = tuple(Member(record, 0, False) for record in self._records.values())
+        return seal(self._admit, Roster(self._swarm, self._generation, self.epoch, members))

@@ -1,0 +1,87 @@
+"""Configuration: one frozen dataclass per program, kept as a TOML file in which every key is documented.
+
+setting(default, "what it is, with its unit")      one field
+load_config(path, Kind)                            unknown keys and wrong types are errors that name the nearest key
+render_config(config)                              the file `init` writes: every key, its default, its meaning
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import platformdirs
+
+from aurora_p2p.errors import StoreError, UsageError
+
+T = TypeVar("T")
+
+
+def setting(default: Any, meaning: str) -> Any:
+    """A dataclass field with a default (a list default is copied) and one documented line."""
+    if isinstance(default, tuple | str | int | float | bool):
+        return dataclasses.field(default=default, metadata={"meaning": meaning})
+    raise TypeError(f"defaults are plain TOML values, not {type(default).__name__}")
+
+
+def default_home(program: str) -> Path:
+    """`AURORA_HOME`/program if that is set, else the platform's data folder."""
+    base = os.environ.get("AURORA_HOME")
+    return Path(base) / program if base else Path(platformdirs.user_data_dir("aurora")) / program
+
+
+def make_home(home: Path) -> Path:
+    """Create a private (0700) home folder. Raises StoreError when it cannot be written."""
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        home.chmod(0o700)
+        probe = home / ".writable"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise StoreError(
+            f"cannot write to {home}: {error.strerror}", hint="choose another folder with --home DIR or AURORA_HOME"
+        ) from error
+    return home
+
+
+def load_config(path: Path, kind: type[T]) -> T:
+    """Read a TOML file into `kind`. Missing keys take their defaults. Raises UsageError or StoreError."""
+    try:
+        table = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from error
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for key in table:
+        if key not in names:
+            near = difflib.get_close_matches(key, names, n=1)
+            raise UsageError(f"{path}: unknown key {key!r}", hint=f"did you mean {near[0]!r}?" if near else "")
+    try:
+        return msgspec.convert(table, kind)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def render_config(config: Any, heading: str) -> str:
+    """TOML text with every key of a config and its meaning as a comment."""
+    lines = [f"# {heading}", ""]
+    for field in dataclasses.fields(config):
+        lines += [f"# {field.metadata['meaning']}", f"{field.name} = {_toml(getattr(config, field.name))}", ""]
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return repr(value)

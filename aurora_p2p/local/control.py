@@ -1,0 +1,104 @@
+"""The control socket of a daemon: one JSON object a line each way, over a Unix socket inside the 0700 home folder.
+
+    {"command": "status"}  ->  {"ok": true, ...}          {"command": "nonsense"}  ->  {"ok": false, "error": "..."}
+
+Only processes of the same user reach it: the folder is private and the socket is 0600.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from aurora_p2p.errors import AuroraError, UnreachableError
+
+MAX_REQUEST = 1 << 16
+MAX_PATH = 100
+"""Unix socket paths are limited to 108 bytes."""
+REQUEST_SECONDS = 10.0
+
+Handler = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+
+
+def socket_path(home: Path, name: str) -> Path:
+    """Where a daemon with this home listens; a short link in /tmp is not used: a long home is an error instead."""
+    path = home / f"{name}.sock"
+    if len(os.fsencode(path)) > MAX_PATH:
+        raise AuroraError(f"{path} is too long for a Unix socket", hint="choose a shorter --home")
+    return path
+
+
+async def open_unix_listener(path: Path) -> trio.SocketListener:
+    """Listen at `path`, replacing what a killed process left; refuses when another process still listens."""
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.closing(probe):
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink(missing_ok=True)
+        else:
+            raise AuroraError(f"another process already answers at {path}", hint="stop it first, or use another --home")
+    listener = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
+    await listener.bind(str(path))
+    path.chmod(0o600)
+    listener.listen(16)
+    return trio.SocketListener(listener)
+
+
+async def serve_control(path: Path, commands: Mapping[str, Handler]) -> None:
+    """Answer control requests until cancelled."""
+    listener = await open_unix_listener(path)
+    try:
+        await trio.serve_listeners(lambda stream: _serve_one(stream, commands), [listener])
+    finally:
+        path.unlink(missing_ok=True)
+
+
+async def _serve_one(stream: trio.SocketStream, commands: Mapping[str, Handler]) -> None:
+    with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        async with stream:
+            buffer = b""
+            while b"\n" not in buffer and len(buffer) < MAX_REQUEST:
+                with trio.move_on_after(REQUEST_SECONDS) as scope:
+                    data = await stream.receive_some(MAX_REQUEST)
+                if scope.cancelled_caught or not data:
+                    return
+                buffer += data
+            await stream.send_all(json.dumps(await _answer(buffer, commands)).encode() + b"\n")
+
+
+async def _answer(line: bytes, commands: Mapping[str, Handler]) -> dict[str, Any]:
+    try:
+        request = json.loads(line)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        return {"ok": False, "error": "not a JSON object"}
+    if not isinstance(request, dict) or request.get("command") not in commands:
+        return {"ok": False, "error": f"commands are: {', '.join(sorted(commands))}"}
+    try:
+        return {"ok": True, **await commands[request["command"]](request)}
+    except AuroraError as error:
+        return {"ok": False, "error": str(error), "hint": error.hint}
+
+
+def ask(path: Path, command: str, **arguments: Any) -> dict[str, Any]:
+    """One request to a daemon (blocking). Raises UnreachableError when none runs, AuroraError when it refuses."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.closing(sock):
+        try:
+            sock.settimeout(REQUEST_SECONDS)
+            sock.connect(str(path))
+            sock.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
+            with sock.makefile("rb") as file:
+                answer = json.loads(file.readline())
+        except (OSError, json.JSONDecodeError) as error:
+            raise UnreachableError(f"no daemon answers at {path}", hint="is it running? is --home the same?") from error
+    if not answer.pop("ok", False):
+        raise AuroraError(str(answer.get("error")), hint=str(answer.get("hint", "")))
+    return dict(answer)

@@ -1,0 +1,184 @@
+"""Every artifact this machine knows of, and the rules by which a header becomes known.
+
+A header is admitted if the publisher signed it for this swarm, its seq is not below the floor, it was not aborted, and
+no other artifact has its seq. Two artifacts with one seq are an equivocation: both are dropped, the proof is kept, and
+nothing more is admitted until a delegation of a higher generation arrives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aurora_p2p.artifact.manifest import Manifest, artifact_id_of
+from aurora_p2p.errors import WireError
+from aurora_p2p.swarm.events import TrustChanged
+from aurora_p2p.swarm.origin import Seeder
+from aurora_p2p.swarm.picker import Availability, Fetch
+from aurora_p2p.types import ArtifactId, PeerId, Seq, SwarmId
+from aurora_p2p.wire.codec import decode, encode
+from aurora_p2p.wire.manifest import Header
+from aurora_p2p.wire.signed import Signed, open_signed
+from aurora_p2p.wire.trust import Abort, Equivocation
+
+MAX_KNOWN = 64
+"""The store retains 8, or those of 10 minutes. Beyond this the oldest that we hold nothing of gives way."""
+MAX_ABORTED = 256
+
+
+@dataclass(slots=True)
+class Holding:
+    """One artifact: its manifest, what we have of it, who else has what. `seeder` where we are the origin."""
+
+    manifest: Manifest
+    peers: Availability
+    fetch: Fetch
+    seeder: Seeder | None = None
+    complete: bool = False
+    short: dict[int, int] = field(default_factory=dict)
+    """Length of segments shorter than segment_bytes (the last one)."""
+    served: dict[int, int] = field(default_factory=dict)
+    """How often we sent each segment on: first copies go before repeats."""
+
+    @property
+    def artifact(self) -> ArtifactId:
+        return self.manifest.artifact
+
+    @property
+    def seq(self) -> Seq:
+        return self.manifest.header.seq
+
+    @property
+    def servable(self) -> int:
+        """What we announce. An origin announces only what others have: nodes shall ask each other first."""
+        return self.seeder.confirmed if self.seeder else self.fetch.have
+
+    def length_of(self, index: int) -> int:
+        exact = self.manifest.length_of(index)
+        return exact if exact is not None else self.short.get(index, self.manifest.header.segment_bytes)
+
+    def page_of(self, index: int) -> tuple[int, Signed, bytes]:
+        """(first segment of its page, the signed page, BLAKE3) of a segment that we hold or have verified."""
+        first, page = self.manifest.page_key(index), self.manifest.page_of(index)
+        expected = self.manifest.expected(index)
+        if first is None or page is None or expected is None:
+            raise LookupError(f"segment {index} has no page: it must not be held")
+        return first, page, expected
+
+    def take_page(self, index: int, page: bytes) -> Signed | None:
+        """The signed page covering `index`, taken from the frame when it is new; None when there is none.
+
+        Raises WireError or ContradictionError (artifact/manifest.py).
+        """
+        known = self.manifest.page_of(index) if index < self.manifest.max_segments else None
+        if page and (known is None or encode(known) != page):
+            self.manifest.add_page(decode(page, Signed))
+        return known or self.manifest.page_of(index)
+
+
+class Catalog:
+    """Known artifacts by id."""
+
+    def __init__(self, swarm: SwarmId) -> None:
+        self.artifacts: dict[ArtifactId, Holding] = {}
+        self.hosts: frozenset[PeerId] = frozenset()
+        self._swarm = swarm
+        self._publisher: PeerId | None = None
+        self._floor = Seq(0)
+        self._generation = -1
+        self._halted = False
+        self._headers: dict[Seq, Signed] = {}
+        self._aborted: dict[ArtifactId, None] = {}
+
+    def trust(self, event: TrustChanged) -> None:
+        if event.generation > self._generation:
+            self._halted = False
+            self._headers.clear()
+        self._publisher, self.hosts, self._floor = event.publisher, event.hosts, event.floor
+        self._generation = event.generation
+
+    @property
+    def newest(self) -> Seq:
+        return max((holding.seq for holding in self.artifacts.values()), default=Seq(0))
+
+    def open(self, signed: Signed) -> Manifest | Equivocation | str:
+        """A new manifest for an unknown header, proof of an equivocation, or the reason for refusing it."""
+        if self._halted or self._publisher is None:
+            return "no publisher is trusted now"
+        if artifact_id_of(signed) in self._aborted:
+            return "the artifact was aborted"
+        try:
+            manifest = Manifest(signed, self._publisher)
+        except WireError as error:
+            return str(error)
+        header = manifest.header
+        if header.swarm != self._swarm:
+            return "the header belongs to another swarm"
+        if header.seq < self._floor:
+            return f"seq {header.seq} is below the floor {self._floor}"
+        known = self._headers.get(header.seq)
+        if known is not None and known.body != signed.body:
+            return Equivocation(known, signed)
+        return manifest
+
+    def add(self, manifest: Manifest, *, origin: bool = False, catch_up: bool = False) -> Holding:
+        """Make a manifest known."""
+        peers = Availability(manifest.max_segments)
+        holding = Holding(manifest, peers, Fetch(peers, catch_up=catch_up))
+        if origin:
+            holding.seeder = Seeder(peers, manifest.header.segment_bytes)
+        self.artifacts[manifest.artifact] = holding
+        self._headers[manifest.header.seq] = manifest.signed_header
+        if len(self._headers) > 4 * MAX_KNOWN:
+            del self._headers[min(self._headers)]
+        return holding
+
+    @property
+    def full(self) -> bool:
+        return len(self.artifacts) >= MAX_KNOWN
+
+    def least(self, below: Seq) -> ArtifactId | None:
+        """The oldest artifact, older than `below`, that we hold nothing of and do not want."""
+        idle = [h for h in self.artifacts.values() if not h.fetch.wanted and not h.fetch.have and not h.seeder]
+        oldest = min(idle, key=lambda h: h.seq, default=None)
+        return oldest.artifact if oldest is not None and oldest.seq < below else None
+
+    def is_equivocation(self, evidence: Equivocation) -> bool:
+        """Whether the publisher signed both headers, with one seq, for two artifacts of this swarm."""
+        if self._publisher is None or evidence.first.body == evidence.second.body:
+            return False
+        try:
+            first, second = (open_signed(s, Header, {self._publisher}) for s in (evidence.first, evidence.second))
+        except WireError:
+            return False
+        return first.seq == second.seq and first.swarm == second.swarm == self._swarm
+
+    def halt(self) -> None:
+        """Admit nothing until a higher generation."""
+        self._halted = True
+
+    @property
+    def halted(self) -> bool:
+        return self._halted
+
+    def abort(self, signed: Signed) -> ArtifactId | None:
+        """The artifact that a valid and new Abort names; it will not be admitted again."""
+        if self._publisher is None:
+            return None
+        try:
+            abort = open_signed(signed, Abort, {self._publisher})
+        except WireError:
+            return None
+        if abort.swarm != self._swarm or abort.artifact in self._aborted:
+            return None
+        if len(self._aborted) >= MAX_ABORTED:
+            del self._aborted[next(iter(self._aborted))]
+        self._aborted[abort.artifact] = None
+        return abort.artifact
+
+    def take_final(self, holding: Holding, final: Signed | None) -> bool:
+        """Take a final page; True when it is the first. Raises WireError or ContradictionError."""
+        if final is None or (holding.manifest.signed_final is not None and holding.manifest.signed_final == final):
+            return False
+        known = holding.manifest.signed_final is not None
+        holding.manifest.add_final(final)
+        return not known

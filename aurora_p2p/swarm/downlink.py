@@ -1,0 +1,241 @@
+"""Our downlink: what is asked of whom, what is believed of what arrives, what happens when nothing does.
+
+A request is hedged (asked of one more peer) when its peer has been silent for `Link.silence`, and given up as a stall
+after twice that; its late answer stays welcome. Everything that arrives is answered by one Keep or Discard: it is kept
+only if its signed page verifies, its BLAKE3 is the one in the page, and it is still missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aurora_p2p.artifact.manifest import ContradictionError
+from aurora_p2p.errors import WireError
+from aurora_p2p.swarm.catalog import Holding
+from aurora_p2p.swarm.events import Discard, Keep, Refused, SegmentIn
+from aurora_p2p.swarm.link import MIN_SILENCE, SILENCE_FACTOR, Key, Link
+from aurora_p2p.swarm.origin import MAX_CREDIT
+from aurora_p2p.swarm.picker import MAX_COPIES
+from aurora_p2p.swarm.table import Table
+from aurora_p2p.types import ArtifactId, PeerId
+from aurora_p2p.wire.exchange import Cancel, Credit, Reject, RequestSegments
+
+MAX_OUTSTANDING = 64
+"""Requests in flight over all peers."""
+MAX_IN_FLIGHT = 4
+"""Artifacts fetched at a time; further accepted ones wait their turn."""
+CREDIT_STEP = 8
+"""Credit is renewed in steps, not for every push."""
+REQUEST_BATCH = 64
+"""Segments of one RequestSegments (wire.exchange)."""
+BUSY_SECONDS = 0.1
+
+
+class Downlink:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self.paused = False
+        self._asking: dict[tuple[PeerId, ArtifactId], list[int]] = {}
+
+    def arrived(self, link: Link, holding: Holding, event: SegmentIn, now: float) -> str | None:
+        """Judge a segment. Returns why its sender must be banned, or None.
+
+        Raises ContradictionError when the page that came with it contradicts the publisher; the Discard is out by then.
+        """
+        index, fetch = event.frame.index, holding.fetch
+        expected = self._settle(link, holding, event, now)
+        if not expected or not fetch.wanted or not fetch.missing >> index & 1:
+            if not expected:
+                self._table.emit(Refused(link.peer, "it sent a segment that nobody asked for"))
+            self._table.emit(Discard(event.token))
+            return None
+        try:
+            page = holding.take_page(index, event.frame.page)
+        except ContradictionError:
+            self._table.emit(Discard(event.token))
+            raise
+        except WireError as error:
+            self._table.emit(Discard(event.token))
+            return f"a wrong page: {error}"
+        if page is None or holding.manifest.expected(index) != event.digest:
+            self._table.emit(Discard(event.token))
+            if page is not None:
+                return f"segment {index} fails its hash"
+            self._table.emit(Refused(link.peer, "a segment came without its page"))
+            return None
+        self._keep(link, holding, event)
+        return None
+
+    def lost(self, link: Link, holding: Holding, key: Key) -> None:
+        """It arrived, but our disk could not take it."""
+        link.requests.pop(key, None)
+        holding.fetch.settle(link.peer, key[1])
+
+    def rejected(self, link: Link, frame: Reject, now: float) -> None:
+        holding = self._table.catalog.artifacts.get(frame.artifact)
+        if holding is None:
+            return
+        for index in frame.segments:
+            if link.requests.pop((frame.artifact, index), None) is not None:
+                holding.fetch.settle(link.peer, index)
+            if frame.reason == "gone":
+                holding.peers.take(link.peer, 1 << index)
+        if frame.reason != "gone":
+            link.resume_at = now + max(BUSY_SECONDS, link.latency)
+
+    def grant(self, link: Link, holding: Holding) -> None:
+        """Let a host push to us: as much as is useful, and no more than it may have outstanding."""
+        fetch = holding.fetch
+        if (
+            not link.is_host
+            or not fetch.wanted
+            or holding.complete
+            or self.paused
+            or holding.artifact not in link.offers
+        ):
+            return
+        room = MAX_CREDIT - fetch.credit.get(link.peer, 0)
+        if room >= CREDIT_STEP:
+            fetch.credit[link.peer] = MAX_CREDIT
+            self._table.send(link, Credit(holding.artifact, room))
+
+    def forget(self, artifact: ArtifactId) -> None:
+        """The artifact is dropped: wait for none of it."""
+        for link in self._table.links.values():
+            for key in [key for key in link.requests if key[0] == artifact]:
+                link.give_up(key)
+
+    def schedule(self, now: float) -> None:
+        """Ask for as much as the limits allow."""
+        if not self.paused:
+            for holding in self._in_flight():
+                self._schedule_one(holding, now)
+        for (peer, artifact), indices in self._asking.items():
+            for start in range(0, len(indices), REQUEST_BATCH):
+                frame = RequestSegments(artifact, 0, tuple(indices[start : start + REQUEST_BATCH]))
+                self._table.send(self._table.links[peer], frame)
+        self._asking.clear()
+
+    def expire(self, now: float) -> None:
+        for holding in self._in_flight():
+            holding.fetch.expire(now)
+        for link in self._table.links.values():
+            if not link.requests:
+                continue
+            if now < self._due(link):
+                continue
+            if link.hedged:
+                self._stall(link, now)
+            else:
+                link.hedged = True
+                self._hedge(link, now)
+
+    def next_deadline(self, now: float) -> float:
+        due = min((holding.fetch.next_deadline() for holding in self._in_flight()), default=float("inf"))
+        for link in self._table.links.values():
+            if link.requests:
+                due = min(due, self._due(link))
+            if link.resume_at > now:
+                due = min(due, link.resume_at)
+        return due
+
+    def _settle(self, link: Link, holding: Holding, event: SegmentIn, now: float) -> bool:
+        """Close the books on one arrival. Whether we had asked for it, or granted credit for it."""
+        key = (event.frame.artifact, event.frame.index)
+        expected = link.delivered(key, event.length, now)
+        holding.fetch.settle(link.peer, event.frame.index)
+        if event.frame.push:
+            credit = holding.fetch.credit.get(link.peer, 0)
+            holding.fetch.credit[link.peer] = max(credit - 1, 0)
+            expected = expected or credit > 0
+        return expected
+
+    def _keep(self, link: Link, holding: Holding, event: SegmentIn) -> None:
+        index, fetch = event.frame.index, holding.fetch
+        page_first, page, _ = holding.page_of(index)
+        fetch.verifying |= 1 << index
+        if event.length != holding.manifest.header.segment_bytes:
+            holding.short[index] = event.length
+        link.pages.add((holding.artifact, page_first))
+        for peer in list(fetch.copies.get(index, ())):
+            other = self._table.links[peer]
+            other.give_up((holding.artifact, index))
+            fetch.settle(peer, index)
+            self._table.send(other, Cancel(holding.artifact, (index,)))
+        self._table.emit(Keep(holding.artifact, index, event.token, page))
+
+    def _in_flight(self) -> list[Holding]:
+        wanted = (h for h in self._table.catalog.artifacts.values() if h.fetch.wanted and not h.complete)
+        return sorted(wanted, key=lambda h: (h.fetch.catch_up, h.seq))[:MAX_IN_FLIGHT]
+
+    def _schedule_one(self, holding: Holding, now: float) -> None:
+        fetch, size = holding.fetch, holding.manifest.header.segment_bytes
+        links = self._table.links
+        room = MAX_OUTSTANDING - sum(len(link.requests) for link in links.values())
+        while room > 0 and fetch.idle:
+            free = [link for link in links.values() if link.slots(size, now) > 0]
+            others = [link for link in free if not link.is_host]
+            index = fetch.pick((link.peer for link in others), self._table.rng)
+            if index is not None:
+                able = [link for link in others if fetch.peers.counted(link.peer) >> index & 1]
+                self._ask(self._cheapest(able, size), holding, index, now)
+            elif not self._ask_host(free, holding, now):
+                return
+            room -= 1
+
+    def _ask_host(self, free: Iterable[Link], holding: Holding, now: float) -> bool:
+        for link in free:
+            index = holding.fetch.pick_from_host(link.peer, self._table.rng) if link.is_host else None
+            if index is not None:
+                self._ask(link, holding, index, now)
+                return True
+        return False
+
+    def _cheapest(self, able: list[Link], segment_bytes: int) -> Link:
+        return min(able, key=lambda link: link.cost(segment_bytes) * (1 + 0.05 * self._table.rng.random()))
+
+    def _ask(self, link: Link, holding: Holding, index: int, now: float) -> None:
+        link.requests[holding.artifact, index] = now
+        link.late.pop((holding.artifact, index), None)
+        holding.fetch.request(link.peer, index)
+        self._asking.setdefault((link.peer, holding.artifact), []).append(index)
+
+    def _due(self, link: Link) -> float:
+        """When the silence of a link will be hedged, or, hedged already, count as a stall."""
+        artifact, _ = next(iter(link.requests))
+        holding = self._table.catalog.artifacts[artifact]
+        size = holding.manifest.header.segment_bytes
+        silence = link.silence(size)
+        if link.hedged:
+            return link.quiet_since() + 2 * silence
+        if holding.fetch.endgame:
+            others = [other for other in self._table.links.values() if other is not link and not other.is_host]
+            better = min((SILENCE_FACTOR * other.cost(size) for other in others), default=silence)
+            silence = min(silence, max(better, MIN_SILENCE))
+        return link.quiet_since() + silence
+
+    def _hedge(self, link: Link, now: float) -> None:
+        for artifact, index in list(link.requests):
+            holding = self._table.catalog.artifacts[artifact]
+            fetch, size = holding.fetch, holding.manifest.header.segment_bytes
+            if len(fetch.copies.get(index, ())) >= MAX_COPIES:
+                continue
+            able = [
+                other
+                for other in self._table.links.values()
+                if other is not link and fetch.peers.counted(other.peer) >> index & 1 and other.slots(size, now) > 0
+            ]
+            if able:
+                self._ask(self._cheapest(able, size), holding, index, now)
+
+    def _stall(self, link: Link, now: float) -> None:
+        by_artifact: dict[ArtifactId, list[int]] = {}
+        for artifact, index in list(link.requests):
+            link.give_up((artifact, index))
+            self._table.catalog.artifacts[artifact].fetch.settle(link.peer, index)
+            by_artifact.setdefault(artifact, []).append(index)
+        link.snubbed, link.hedged = True, False
+        for artifact, indices in by_artifact.items():
+            self._table.catalog.artifacts[artifact].fetch.stall(link.peer, now)
+            self._table.send(link, Cancel(artifact, tuple(indices[:REQUEST_BATCH])))
+        self._table.emit(Refused(link.peer, "it does not answer requests"))

@@ -1,0 +1,168 @@
+"""What the machine knows of one open connection: how fast the peer is, what was asked, what it asked.
+
+Both directions are paced by what was seen, never by what was claimed, once there is something to see:
+`seconds_per_byte` is a moving average over deliveries while work was outstanding, `latency` the shortest answer so far
+(it contains the transfer of one segment). Failed requests feed neither: a time-out that feeds its own estimate is a
+feedback trap.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from math import ceil
+
+from aurora_p2p.types import ArtifactId, PeerId
+
+Key = tuple[ArtifactId, int]
+
+UNKNOWN_RATE = 1e6
+"""Bytes/s assumed of a peer that claims nothing."""
+MAX_CLAIMED_RATE = 50e6 / 8
+"""50 Mbit/s: what a claim alone is worth; more must be seen."""
+MIN_CLAIMED_RATE = 16_384.0
+"""A claim below this would stretch our time-outs for a peer that merely wants to hold us up."""
+FIRST_GUESS_SHARE = 4
+"""A new peer's uplink is taken to be shared by this many."""
+SMOOTHING = 0.3
+START_LATENCY = 0.1
+MIN_SILENCE = 0.3
+MAX_SILENCE = 30.0
+SILENCE_FACTOR = 3.0
+MAX_SLOTS = 32
+"""Requests outstanding at one peer."""
+MAX_LATE = 256
+"""Cancelled or timed-out requests remembered, so that their late answers are welcome."""
+MAX_QUEUE = 64
+"""Requests of one peer that we accept at a time; more are rejected as busy."""
+MIN_STUCK = 2.0
+STUCK_FACTOR = 8.0
+
+
+class Pace:
+    """Seconds per byte of deliveries, as a moving average; starts from a guess."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self.seconds_per_byte = 1 / bytes_per_second
+        self.last = float("-inf")
+        self._measured = False
+
+    def deliver(self, count: int, since: float, now: float) -> None:
+        """`count` bytes arrived; the oldest outstanding work is from `since`."""
+        sample = max(now - max(since, self.last), 0.0) / max(count, 1)
+        weight = SMOOTHING if self._measured else 1.0
+        self.seconds_per_byte += weight * (sample - self.seconds_per_byte)
+        self.last, self._measured = now, True
+
+    def guess(self, bytes_per_second: float) -> None:
+        """Replace the guess, if nothing was measured yet."""
+        if not self._measured:
+            self.seconds_per_byte = 1 / bytes_per_second
+
+
+@dataclass(slots=True)
+class Upload:
+    """A segment the peer asked for, waiting here."""
+
+    artifact: ArtifactId
+    index: int
+
+
+@dataclass(slots=True)
+class Sending:
+    """A segment handed to the driver. carries_page: later segments on this link count on it, so it is not cancelled."""
+
+    since: float
+    length: int
+    push: bool
+    carries_page: int | None
+
+
+@dataclass(slots=True)
+class Link:
+    peer: PeerId
+    is_host: bool
+    claimed: float = UNKNOWN_RATE
+    latency: float = START_LATENCY
+    incoming: Pace = field(default_factory=lambda: Pace(UNKNOWN_RATE / FIRST_GUESS_SHARE))
+    outgoing: Pace = field(default_factory=lambda: Pace(UNKNOWN_RATE / FIRST_GUESS_SHARE))
+    requests: dict[Key, float] = field(default_factory=dict)
+    """What we asked, oldest first, and when."""
+    late: dict[Key, None] = field(default_factory=dict)
+    peer_queue: int = 0
+    """Segments waiting in the peer's uplink, by its last Have."""
+    hedged: bool = False
+    snubbed: bool = False
+    """It stalled: one request at a time until it delivers."""
+    resume_at: float = float("-inf")
+    """It said busy."""
+    queue: deque[Upload] = field(default_factory=deque)
+    sending: dict[Key, Sending] = field(default_factory=dict)
+    pages: set[Key] = field(default_factory=set)
+    """(artifact, first segment) of the pages that travelled this link, in either direction."""
+    offers: dict[ArtifactId, bool] = field(default_factory=dict)
+    """Headers that travelled this link, in either direction; True with the final page."""
+    weight: float = 1.0
+    """Share of its claim that the origin trusts the peer with: halved when it fails to pass segments on."""
+    _answered: bool = False
+
+    def claim(self, up_kbps: int) -> None:
+        """The peer's claimed upload, kbit/s (0: not said)."""
+        rate = up_kbps * 125.0 or UNKNOWN_RATE
+        self.claimed = min(max(rate, MIN_CLAIMED_RATE), MAX_CLAIMED_RATE)
+        self.incoming.guess(self.claimed / FIRST_GUESS_SHARE)
+
+    def slots(self, segment_bytes: int, now: float) -> int:
+        """How many more requests the peer should get now: enough to cover the round trip, and at least two."""
+        if now < self.resume_at:
+            return 0
+        in_flight = self.latency / max(self.incoming.seconds_per_byte * segment_bytes, 1e-9)
+        wanted = 1 if self.snubbed else min(max(2, ceil(in_flight) + 1), MAX_SLOTS)
+        return wanted - len(self.requests)
+
+    def cost(self, segment_bytes: int) -> float:
+        """Seconds until one more request here would be answered."""
+        waiting = len(self.requests) + 1 + min(self.peer_queue, MAX_QUEUE)
+        return self.latency + waiting * segment_bytes * self.incoming.seconds_per_byte
+
+    def silence(self, segment_bytes: int) -> float:
+        """Seconds without any delivery after which a request is hedged; twice that, and it has stalled."""
+        expected = self.latency + segment_bytes * self.incoming.seconds_per_byte
+        queued = min(self.peer_queue, MAX_QUEUE) * segment_bytes / self.claimed
+        return min(max(MIN_SILENCE, SILENCE_FACTOR * (expected + queued)), MAX_SILENCE)
+
+    def stuck_at(self) -> float:
+        """When the peer will have taken nothing for so long that its uploads no longer count against our uplink."""
+        if not self.sending:
+            return float("inf")
+        oldest = next(iter(self.sending.values()))
+        expected = self.outgoing.seconds_per_byte * oldest.length * len(self.sending)
+        return max(oldest.since, self.outgoing.last) + max(MIN_STUCK, STUCK_FACTOR * expected)
+
+    def quiet_since(self) -> float:
+        """When the present silence began; infinite while nothing is asked."""
+        return max(next(iter(self.requests.values())), self.incoming.last) if self.requests else float("inf")
+
+    def delivered(self, key: Key, length: int, now: float) -> bool:
+        """A segment arrived. Whether it was asked for, now or earlier."""
+        since = self.requests.pop(key, None)
+        if since is None:
+            known = key in self.late
+            self.late.pop(key, None)
+            return known
+        self.answered(now - since)
+        self.incoming.deliver(length, since, now)
+        self.hedged = self.snubbed = False
+        return True
+
+    def answered(self, seconds: float) -> None:
+        """Something we sent was answered after this long."""
+        self.latency = max(min(self.latency, seconds) if self._answered else seconds, 1e-4)
+        self._answered = True
+
+    def give_up(self, key: Key) -> None:
+        """Stop waiting for a request, but welcome its answer."""
+        if self.requests.pop(key, None) is not None:
+            if len(self.late) >= MAX_LATE:
+                del self.late[next(iter(self.late))]
+            self.late[key] = None

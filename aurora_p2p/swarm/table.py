@@ -1,0 +1,38 @@
+"""What the parts of one exchange machine share: links, artifacts, and the effects of the event being handled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aurora_p2p.swarm.catalog import Catalog, Holding
+from aurora_p2p.swarm.events import Effect, SendFrame
+from aurora_p2p.swarm.link import Link
+from aurora_p2p.swarm.origin import Seeder
+from aurora_p2p.types import PeerId
+from aurora_p2p.wire.exchange import ExchangeFrame
+
+if TYPE_CHECKING:
+    from random import Random
+
+
+class Table:
+    def __init__(self, catalog: Catalog, rng: Random) -> None:
+        self.catalog = catalog
+        self.rng = rng
+        self.links: dict[PeerId, Link] = {}
+        self._effects: list[Effect] = []
+
+    def emit(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    def send(self, link: Link, frame: ExchangeFrame) -> None:
+        self._effects.append(SendFrame(link.peer, frame))
+
+    def take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    def seeding(self) -> list[tuple[Holding, Seeder]]:
+        """Artifacts of which we are the origin, oldest first."""
+        ours = [(h, h.seeder) for h in self.catalog.artifacts.values() if h.seeder]
+        return sorted(ours, key=lambda pair: pair[0].seq)

@@ -1,0 +1,137 @@
+"""The trainer's blocking connection to its swarm host (wire/trainer.py over the host's Unix socket).
+
+One request at a time: a client belongs to one thread. A host that refuses raises RefusedError with its sentence; one
+that closes the socket, or does not answer within REPLY_SECONDS, raises UnreachableError. Waiting for rollouts is a
+series of short polls, so it may last as long as a swarm needs and still notices a dead host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from aurora_p2p.errors import RefusedError, UnreachableError, WireError
+from aurora_p2p.local.channel import Channel, connect_local
+from aurora_p2p.local.control import socket_path
+from aurora_p2p.types import Record, StateDigest, Step
+from aurora_p2p.wire.control import Noted, Sampling
+from aurora_p2p.wire.trainer import (
+    AbortPublish,
+    AskStatus,
+    Attach,
+    Attached,
+    BeginPublish,
+    Body,
+    EndPublish,
+    Failed,
+    HostReply,
+    Published,
+    Rollouts,
+    StatusJson,
+    SubmitPrompts,
+    TakeRollouts,
+    Waiting,
+)
+
+SOCKET_NAME = "trainer"
+"""The host listens at socket_path(home, SOCKET_NAME)."""
+REPLY_SECONDS = 60.0
+"""Longest silence of a host that still lives: it may be syncing a large artifact to a slow disk."""
+POLL_SECONDS = 5.0
+
+Reply = TypeVar("Reply", bound=Record)
+
+
+class SwarmClient:
+    """Publish weights, submit prompts, take rollouts."""
+
+    def __init__(self, channel: Channel[HostReply], path: Path) -> None:
+        self._channel, self._path = channel, path
+
+    @classmethod
+    def open(cls, home_or_socket: Path) -> SwarmClient:
+        """Connect to a host by its home folder or its socket. Raises UnreachableError."""
+        path = socket_path(home_or_socket, SOCKET_NAME) if home_or_socket.is_dir() else home_or_socket
+        try:
+            channel: Channel[HostReply] = connect_local(path, HostReply, timeout=REPLY_SECONDS)  # type: ignore[arg-type]
+        except UnreachableError as error:
+            raise UnreachableError(str(error), hint="start the host first: aurora-host run") from error
+        return cls(channel, path)
+
+    def attach(self) -> Attached:
+        """The newest complete publication."""
+        return self._ask(Attach(), Attached)
+
+    def submit(self, step: Step, prompts: Sequence[tuple[int, ...]], group: int, sampling: Sampling) -> None:
+        """Give the prompts of one optimizer step to the swarm, each to be sampled `group` times."""
+        self._ask(SubmitPrompts(step, tuple(prompts), group, sampling), Noted)
+
+    def rollouts(self, step: Step, on_wait: Callable[[Waiting], None] | None = None) -> Rollouts:
+        """Every sample of a step, as soon as the last is admitted. on_wait is called after each poll in vain."""
+        while True:
+            self._send(TakeRollouts(step, POLL_SECONDS))
+            reply = self._receive(Rollouts, Waiting)
+            if isinstance(reply, Rollouts):
+                return reply
+            if on_wait:
+                on_wait(reply)
+
+    def status(self) -> str:
+        """The host's status as JSON."""
+        return self._ask(AskStatus(), StatusJson).json
+
+    def begin_publish(self, begin: BeginPublish) -> None:
+        """Open a publication. No answer comes before end_publish or abort_publish."""
+        self._send(begin)
+
+    def send_body(self, piece: bytes) -> None:
+        """The next piece of the open publication."""
+        self._send(Body(), piece)
+
+    def end_publish(self, digest: StateDigest) -> Published:
+        return self._ask(EndPublish(digest), Published)
+
+    def abort_publish(self, detail: str) -> None:
+        self._ask(AbortPublish(detail), Noted)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> SwarmClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ask(self, request: Record, kind: type[Reply]) -> Reply:
+        self._send(request)
+        return self._receive(kind)
+
+    def _send(self, request: Record, payload: bytes = b"") -> None:
+        try:
+            self._channel.send(request, payload)
+        except (EOFError, TimeoutError) as error:
+            raise self._gone(error) from error
+
+    def _receive(self, *kinds: type[Reply]) -> Reply:
+        try:
+            reply, _ = self._channel.receive()
+        except (EOFError, TimeoutError) as error:
+            raise self._gone(error) from error
+        if isinstance(reply, Failed):
+            raise RefusedError(reply.detail, hint=reply.hint)
+        if not isinstance(reply, kinds):
+            raise WireError(f"the host answered {type(reply).__name__} where {_names(kinds)} belongs")
+        return reply
+
+    def _gone(self, error: Exception) -> UnreachableError:
+        what = "does not answer" if isinstance(error, TimeoutError) else "closed the connection"
+        return UnreachableError(f"the swarm host at {self._path} {what}", hint="look at the host's log")
+
+
+def _names(kinds: Iterable[type[Record]]) -> str:
+    return " or ".join(kind.__name__ for kind in kinds)

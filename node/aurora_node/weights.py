@@ -1,0 +1,241 @@
+"""The weights a node holds: which artifacts it wants, what is staged, what is committed.
+
+    artifact   ANNOUNCED -> (wanted) FETCHING -> COMPLETE -> STAGED beside the live weights -> COMMITTED at a boundary
+
+Invariants: an artifact is staged only onto the very checkpoint its header names; a commit happens only between leases
+(the caller of `commit_ready` promises that nothing is being generated); what is reported as held is what the engine
+last proved. An engine that dies, or whose weights fail an audit, is replaced and rebuilt from the store: a snapshot and
+the deltas after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from aurora_p2p.artifact.chain import Candidate, Checkpoint, catch_up
+from aurora_p2p.artifact.manifest import Manifest, manifest_hash_of
+from aurora_p2p.artifact.store import ArtifactStore
+from aurora_p2p.engine.client import EngineClient
+from aurora_p2p.errors import CheckpointError, StoreError, WireError
+from aurora_p2p.local.clock import boottime
+from aurora_p2p.types import ArtifactId, StateDigest, Version
+from aurora_p2p.wire.engine import Done
+
+KEPT_PAUSES = 512
+"""Commits whose pause is remembered for the status: percentiles need no more."""
+
+
+@dataclass(slots=True)
+class WeightFigures:
+    """What the status shows. Seconds are CLOCK_BOOTTIME differences."""
+
+    commits: int = 0
+    audits: int = 0
+    audit_mismatches: int = 0
+    failures: int = 0
+    changed_elements: int = 0
+    stage_seconds: float = 0.0
+    commit_seconds: float = 0.0
+    transfer_seconds: float = 0.0
+    """Sum over artifacts: first heard of to complete."""
+    waited_seconds: float = 0.0
+    """Time the engine stood idle while an artifact it needed was under way."""
+    pauses: list[float] = field(default_factory=list)
+    """Per commit: last token before to first token after, seconds."""
+
+
+@dataclass(slots=True)
+class _Known:
+    manifest: Manifest
+    heard: float
+    complete: bool = False
+    accepted: bool = False
+
+    @property
+    def reaches(self) -> Checkpoint:
+        header, final = self.manifest.header, self.manifest.signed_final
+        if final is None or self.manifest.final is None:
+            return Checkpoint(header.version, None, None)
+        return Checkpoint(header.version, manifest_hash_of(final), self.manifest.final.digest)
+
+
+class Weights:
+    """Follows the swarm's versions with one engine.
+
+    accept: called with an artifact once disk is reserved for it (the exchange starts fetching).
+    audit_every: full digest audit at every so many commits; a load is always audited.
+    """
+
+    def __init__(
+        self, store: ArtifactStore, accept: Callable[[ArtifactId], Awaitable[None]], audit_every: int
+    ) -> None:
+        self._store, self._accept, self._audit_every = store, accept, audit_every
+        self._engine: EngineClient | None = None
+        self._known: dict[ArtifactId, _Known] = {}
+        self._staged: list[Checkpoint] = []
+        self._wake = trio.Event()
+        self._ready = trio.Event()
+        self._last_token: float | None = None
+        self._idle_since: float | None = None
+        self.held: Checkpoint | None = None
+        self.audited = Version(-1)
+        self.figures = WeightFigures()
+        self.problem = ""
+
+    def attach(self, engine: EngineClient) -> None:
+        """A new, empty engine: it is loaded from the store again."""
+        self._engine, self.held, self._staged = engine, None, []
+        self._wake.set()
+
+    # ---- what the exchange tells
+
+    async def announced(self, manifest: Manifest) -> None:
+        """A new header of the publisher: fetch it if it is on the way to the newest version."""
+        self._known.setdefault(manifest.artifact, _Known(manifest, boottime()))
+        await self._accept_wanted()
+
+    async def completed(self, artifact: ArtifactId) -> None:
+        """All its segments and its final page are in the store."""
+        known = self._known[artifact]
+        if not known.complete:
+            known.complete = True
+            self.figures.transfer_seconds += boottime() - known.heard
+        await self._accept_wanted()
+        self._wake.set()
+
+    def restored(self, manifest: Manifest, *, complete: bool) -> None:
+        """Found on disk at start."""
+        self._known[manifest.artifact] = _Known(manifest, boottime(), complete=complete, accepted=True)
+        self._wake.set()
+
+    def forget(self, artifact: ArtifactId) -> None:
+        """Aborted, contradicted or retired."""
+        self._known.pop(artifact, None)
+
+    async def _accept_wanted(self) -> None:
+        for step in self._route():
+            known = self._known[step.artifact]
+            if known.accepted:
+                continue
+            try:
+                await trio.to_thread.run_sync(self._store.create, known.manifest.signed_header)
+            except StoreError as error:
+                self.problem = str(error)
+                continue
+            known.accepted = True
+            await self._accept(step.artifact)
+
+    def _route(self) -> tuple[Candidate, ...]:
+        tail = self._staged[-1] if self._staged else self.held
+        candidates = [
+            Candidate(artifact, known.manifest.header, known.reaches, 0 if known.complete else _size(known.manifest))
+            for artifact, known in self._known.items()
+        ]
+        return catch_up(tail, candidates)
+
+    # ---- staging, beside whatever the engine does
+
+    async def run(self, engine: EngineClient) -> None:
+        """Stage complete artifacts in order until cancelled. Raises ChildError when the engine dies."""
+        while True:
+            route = self._route()
+            if route and self._known[route[0].artifact].complete:
+                await self._stage(engine, self._known[route[0].artifact])
+                continue
+            await self._wake.wait()
+            self._wake = trio.Event()
+
+    async def _stage(self, engine: EngineClient, known: _Known) -> None:
+        manifest, final = known.manifest, known.manifest.final
+        if final is None:
+            raise CheckpointError(f"artifact {manifest.artifact.hex()[:16]} is complete without a final page")
+        self._store.pin(manifest.artifact)
+        try:
+            body = self._store.body_path(manifest.artifact)
+            if self.held is None:
+                done = await engine.load(manifest.header, body, final.digest)
+                self._committed(known.reaches, done)
+            else:
+                done = await engine.stage(manifest.header, body, final.digest)
+                self._staged.append(known.reaches)
+            self.figures.stage_seconds += done.seconds
+        except (CheckpointError, WireError) as error:
+            self.figures.failures += 1
+            self.problem = f"version {manifest.header.version} cannot be used: {error}"
+            self.forget(manifest.artifact)
+        finally:
+            self._store.unpin(manifest.artifact)
+        self._announce_ready()
+
+    def _announce_ready(self) -> None:
+        self._ready.set()
+        self._ready = trio.Event()
+
+    # ---- committing, between leases
+
+    @property
+    def newest(self) -> Version:
+        """The newest version held or staged."""
+        tail = self._staged[-1] if self._staged else self.held
+        return tail.version if tail else Version(-1)
+
+    async def commit_ready(self) -> Checkpoint | None:
+        """Commit what is staged, if anything; returns what the engine now serves. Call between leases only."""
+        while self._staged and self._engine is not None:
+            target = self._staged[-1]
+            audit = self.figures.commits % self._audit_every == 0
+            done = await self._engine.commit(target.version, audit=audit)
+            self._staged = [staged for staged in self._staged if staged.version > target.version]
+            self._committed(target, done)
+            self.figures.commits += 1
+            self.figures.commit_seconds += done.seconds
+        return self.held
+
+    def _committed(self, checkpoint: Checkpoint, done: Done) -> None:
+        if StateDigest(done.digest) != checkpoint.digest:
+            self.figures.audit_mismatches += 1
+            raise CheckpointError(f"the engine holds other weights than version {checkpoint.version} names")
+        self.held = checkpoint
+        self.figures.changed_elements += done.changed
+        if done.audited:
+            self.figures.audits += 1
+            self.audited = checkpoint.version
+        self.problem = ""
+
+    async def wait_for_newer(self, than: Version, seconds: float) -> None:
+        """Return when a newer version than `than` is staged or loaded, or after `seconds`."""
+        with trio.move_on_after(seconds):
+            while self.newest <= than:
+                await self._ready.wait()
+
+    # ---- figures of waiting and pausing
+
+    def idle(self) -> None:
+        """The engine has nothing to do until newer weights are committed."""
+        if self._idle_since is None:
+            self._idle_since = boottime()
+
+    def busy(self) -> None:
+        """The engine works again: count the part of the idle time during which wanted bytes were under way."""
+        if self._idle_since is None:
+            return
+        held = self.held.version if self.held else Version(-1)
+        heard = [known.heard for known in self._known.values() if known.manifest.header.version == held]
+        since = max(self._idle_since, min(heard, default=self._idle_since))
+        self.figures.waited_seconds += max(boottime() - since, 0.0)
+        self._idle_since = None
+
+    def tokens_at(self, first: float, last: float, version: Version) -> None:
+        """A batch's first and last token, CLOCK_BOOTTIME: the gap after a commit is its pause."""
+        if self._last_token is not None and version != self._last_version:
+            self.figures.pauses = [*self.figures.pauses[-KEPT_PAUSES:], first - self._last_token]
+        self._last_token, self._last_version = last, version
+
+    _last_version = Version(-1)
+
+
+def _size(manifest: Manifest) -> int:
+    return manifest.final.length if manifest.final else manifest.header.size_bound
