@@ -20,21 +20,18 @@ It does not decide what to fetch or trust: callers hand over only what Manifest 
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import shutil
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from blake3 import blake3
-
+from aurora_p2p.artifact.folder import disk, hash_body, read_manifest
 from aurora_p2p.artifact.manifest import Manifest, artifact_id_of
-from aurora_p2p.errors import ShapeError, SignatureError, StoreError, WireError
+from aurora_p2p.errors import ShapeError, StoreError
 from aurora_p2p.local.files import sync_folder, write_durably
 from aurora_p2p.types import ArtifactId, Seq, Version
 from aurora_p2p.wire.codec import decode, encode
@@ -80,7 +77,7 @@ class ArtifactStore:
         self.root, self.quota_bytes = root, quota_bytes
         self._entries: dict[ArtifactId, _Entry] = {}
         self._books = threading.Lock()
-        with _disk(root):
+        with disk(root):
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -118,7 +115,7 @@ class ArtifactStore:
         pages. Leftovers of a crash and artifacts whose header is damaged are removed.
         """
         found = []
-        with _disk(self.root):
+        with disk(self.root):
             for folder in sorted(self.root.iterdir()):
                 if folder.name.endswith(_GONE):
                     shutil.rmtree(folder)
@@ -132,7 +129,7 @@ class ArtifactStore:
         Raises StoreError when its size bound exceeds what quota or disk leave.
         """
         artifact, entry = artifact_id_of(header), self._new_entry(header)
-        with self._books, _disk(entry.folder):
+        with self._books, disk(entry.folder):
             if artifact in self._entries:
                 return artifact
             self._require_room(entry.size_bound)
@@ -146,7 +143,7 @@ class ArtifactStore:
     def put(self, artifact: ArtifactId, index: int, source: Path) -> None:
         """Move a verified segment from its spool file into the body. The file is kept when that fails."""
         entry = self._fetching(artifact)
-        with _disk(source):
+        with disk(source):
             segment = source.read_bytes()
         if len(segment) > entry.segment_bytes:
             raise ShapeError(f"segment {index} has {len(segment)} bytes, the artifact's have {entry.segment_bytes}")
@@ -167,7 +164,7 @@ class ArtifactStore:
         if page.signature in entry.pages:
             return
         record = encode(page)
-        with _disk(entry.folder), (entry.folder / "pages").open("ab") as log:
+        with disk(entry.folder), (entry.folder / "pages").open("ab") as log:
             log.write(len(record).to_bytes(4, "big") + record)
         entry.pages.add(page.signature)
 
@@ -185,7 +182,7 @@ class ArtifactStore:
         whole = entry.appended == entry.final.length or len(entry.stored) == entry.final.segments
         if not whole:
             raise ShapeError(f"{len(entry.stored)} of {entry.final.segments} segments are stored")
-        with _disk(entry.folder):
+        with disk(entry.folder):
             with (entry.folder / "body").open("r+b") as body:
                 body.truncate(entry.final.length)
                 os.fsync(body.fileno())
@@ -205,11 +202,11 @@ class ArtifactStore:
     def verify(self, artifact: ArtifactId) -> set[int]:
         """Hash every segment; returns those that are right. A complete artifact with a wrong one is fetching again."""
         entry = self._entry(artifact)
-        with _disk(entry.folder):
-            manifest = self._read_manifest(entry.folder)
+        with disk(entry.folder):
+            manifest = read_manifest(entry.folder)
             if manifest is None:
                 raise StoreError(f"the header in {entry.folder} is damaged", hint="retire the artifact and fetch anew")
-            good = _hash_body(manifest, entry.folder / "body")
+            good = hash_body(manifest, entry.folder / "body")
             if manifest.final is None or len(good) < manifest.final.segments:
                 (entry.folder / "complete").unlink(missing_ok=True)
                 entry.complete_since, entry.stored = None, set(good)
@@ -227,7 +224,7 @@ class ArtifactStore:
 
     def retire(self, artifact: ArtifactId) -> bool:
         """Delete an artifact, complete or not; False while it is pinned."""
-        with self._books, _disk(self.root):
+        with self._books, disk(self.root):
             entry = self._entries.get(artifact)
             if entry is None or entry.pins > 0:
                 return entry is None
@@ -290,14 +287,14 @@ class ArtifactStore:
     def _write(self, entry: _Entry, offset: int, piece: bytes | memoryview) -> None:
         if offset < 0 or offset + len(piece) > entry.size_bound:
             raise ShapeError(f"bytes {offset} to {offset + len(piece)} pass the header's bound of {entry.size_bound}")
-        with _disk(entry.folder), (entry.folder / "body").open("r+b", buffering=0) as body:
+        with disk(entry.folder), (entry.folder / "body").open("r+b", buffering=0) as body:
             body.seek(offset)
             view = memoryview(piece)
             while view:
                 view = view[body.write(view) :]
 
     def _restore(self, folder: Path, now: float) -> tuple[Manifest, set[int]] | None:
-        manifest = self._read_manifest(folder)
+        manifest = read_manifest(folder)
         if manifest is None:
             shutil.rmtree(folder)
             return None
@@ -311,64 +308,6 @@ class ArtifactStore:
             entry.complete_since, entry.stored = now, set(range(final.segments))
         else:
             marker.unlink(missing_ok=True)
-            entry.stored = _hash_body(manifest, body)
+            entry.stored = hash_body(manifest, body)
         self._entries[manifest.artifact] = entry
         return manifest, set(entry.stored)
-
-    @staticmethod
-    def _read_manifest(folder: Path) -> Manifest | None:
-        """The manifest as far as its files are sound; None when the header is not. Drops a torn tail of pages."""
-        try:
-            header = decode((folder / "header").read_bytes(), Signed)
-            manifest = Manifest(header, header.signer)
-        except (FileNotFoundError, WireError):
-            return None
-        if manifest.artifact.hex() != folder.name:
-            return None
-        _read_pages(manifest, folder / "pages")
-        with contextlib.suppress(FileNotFoundError, WireError):
-            manifest.add_final(decode((folder / "final").read_bytes(), Signed))
-        return manifest
-
-
-def _read_pages(manifest: Manifest, path: Path) -> None:
-    """Add the log's pages; cut it where it is torn, so that the next append is readable."""
-    log = path.read_bytes() if path.exists() else b""
-    start = 0
-    while start + 4 <= len(log):
-        end = start + 4 + int.from_bytes(log[start : start + 4], "big")
-        if end > len(log):
-            break
-        try:
-            manifest.add_page(decode(log[start + 4 : end], Signed))
-        except (SignatureError, WireError):
-            break
-        start = end
-    if start < len(log):
-        os.truncate(path, start)
-
-
-def _hash_body(manifest: Manifest, path: Path) -> set[int]:
-    """The segments of a body that hash to what their page says. Before the final page a last segment may be short."""
-    good = set()
-    size = manifest.header.segment_bytes
-    with path.open("rb") as body:
-        length = os.fstat(body.fileno()).st_size
-        for index in range(-(-length // size)):
-            expected = manifest.expected(index)
-            if expected is None:
-                continue
-            body.seek(index * size)
-            segment = body.read(manifest.length_of(index) or size)
-            if blake3(segment).digest() == expected:
-                good.add(index)
-    return good
-
-
-@contextlib.contextmanager
-def _disk(path: Path) -> Iterator[None]:
-    """OSError -> StoreError naming what could not be written or read."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(f"cannot use {path}: {error.strerror or error}", hint="check disk space and rights") from error

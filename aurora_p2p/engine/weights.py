@@ -8,7 +8,8 @@ backward unless everything, the read-back of each touched element included, has 
 
 Threads: `stage` may run beside anything; commit, audit and the model itself belong to one thread. A running stage
 never reads an array that a commit writes: with nothing staged there is nothing to commit, and with something staged it
-works on copies of the tensors that this changed.
+works on copies of the tensors that this changed. Only a delta that replaces the queue can meet a commit of that queue;
+it then fails on its digest or its base, never silently.
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ class Weights:
         """Decode an artifact and queue it. A delta on the served version, or a snapshot, replaces what was queued."""
         self._check_layout(header)
         if header.kind == "snapshot":
+            require_memory(sum(spec.nbytes for spec in self.specs), "staging a whole checkpoint")
             bits = read_snapshot(self.specs, read_chunks(body), digest)
             pending = Pending(header.version, digest, bits, self.elements)
             with self._lock:

@@ -12,7 +12,9 @@ class HostConfig:
     """Every key of run.toml with its default. Sizes and rates say their unit in the name."""
 
     checkpoint: str = setting("", "Folder with config.json and *.safetensors: version 0 of the policy.")
-    listen: tuple[str, ...] = setting(("/ip4/0.0.0.0/tcp/4100",), "Control plane (libp2p): TCP multiaddrs to listen on.")
+    listen: tuple[str, ...] = setting(
+        ("/ip4/0.0.0.0/tcp/4100",), "Control plane (libp2p): TCP multiaddrs to listen on."
+    )
     bulk_listen: str = setting("0.0.0.0:4102", "Data plane (TLS 1.3): IP:port to listen on; port 0 takes any free one.")
     advertise: tuple[str, ...] = setting((), "IPs that others reach this host at; empty: those it listens on.")
     bootstraps: tuple[str, ...] = setting((), "Bootstraps to be found through: multiaddrs ending in /p2p/<peer id>.")

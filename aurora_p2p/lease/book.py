@@ -10,6 +10,7 @@ same rules. A record that contradicts the book is our own bug and raises ShapeEr
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections import Counter
 from dataclasses import dataclass, field
@@ -87,17 +88,17 @@ class StepWork:
     def open_samples(self) -> int:
         return sum(map(len, self.open.values()))
 
-    def pick(self, peer: PeerId, count: int, eligible: int) -> list[Slot]:
-        """Up to `count` open samples for `peer`, when `eligible` nodes can work on the step.
+    def pick(self, peer: PeerId, count: int, part: float, *, alone: bool) -> list[Slot]:
+        """Up to `count` open samples for `peer`, whose share of the step is `part` (0 to 1).
 
-        Groups are spread first (an even part of each), and with two eligible nodes the last sample of a group never
-        goes to the node that holds all others. Samples of one prompt stay together: engines share its prefix.
+        It takes its part of every group first. Unless it is alone, the last sample of a group never goes to the node
+        that holds all others. Samples of one prompt stay together: engines share its prefix.
         """
         group = self.submitted.group
-        even = -(-group // max(2, eligible))
-        most = group if eligible < 2 or group == 1 else group - 1
+        fair = math.ceil(group * (min(part, 0.5) if alone else part))
+        most = group if alone or group == 1 else group - 1
         picked: Counter[int] = Counter()
-        for cap in (even, most):
+        for cap in (min(fair, most), most):
             for prompt, samples in self.open.items():
                 if count == 0:
                     break

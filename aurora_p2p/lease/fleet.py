@@ -97,22 +97,22 @@ class Fleet:
             and lag_allowed(step, node.version, self.options.max_lag)
         }
 
-    def allowance(self, peer: PeerId, work: StepWork, eligible: Mapping[PeerId, Node], now: float) -> int:
-        """Samples of a step that `peer`, one of `eligible`, may still take: the rest of its share, else leftovers that
-        nobody comes for.
+    def allowance(self, peer: PeerId, work: StepWork, eligible: Mapping[PeerId, Node], now: float) -> tuple[int, int]:
+        """(the share of a step that `peer`, one of `eligible`, has; how many samples it may still take).
 
-        A share is at least one sample, so that a node whose speed decayed to nothing can show that it recovered.
+        The second is the rest of its share, else leftovers that nobody comes for. A share is at least one sample, so
+        that a node whose speed decayed to nothing can show that it recovered.
         """
         quota = shares(work.total, {other: node.rate for other, node in eligible.items()})
-        rest = max(1, quota[peer]) - work.by_peer[peer]
-        if rest > 0:
-            return rest
+        mine = max(1, quota[peer])
+        if mine > work.by_peer[peer]:
+            return mine, mine - work.by_peer[peer]
         awaited = any(
             quota[other] > work.by_peer[other] and not node.turned_away and now - node.asked < self.options.tail_seconds
             for other, node in eligible.items()
             if other != peer
         )
-        return 0 if awaited else -(-work.open_samples() // len(eligible))
+        return mine, 0 if awaited else -(-work.open_samples() // len(eligible))
 
     def speed(self, node: Node) -> float:
         """Best guess of a node's tokens/s: measured, else claimed, else the mean of the others."""

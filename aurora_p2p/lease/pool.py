@@ -170,11 +170,9 @@ class WorkPool:
         max_tokens = work.submitted.sampling.max_tokens
         busy = {lease.terms.lessee for lease in self.book.live.values()}
         eligible = self.fleet.eligible(work.submitted.step, busy, now)
-        count = min(
-            self.fleet.lease_samples(node, held, request.max_samples, max_tokens),
-            self.fleet.allowance(peer, work, eligible, now),
-        )
-        slots = work.pick(peer, count, len(eligible))
+        share, allowed = self.fleet.allowance(peer, work, eligible, now)
+        count = min(allowed, self.fleet.lease_samples(node, held, request.max_samples, max_tokens))
+        slots = work.pick(peer, count, share / work.total, alone=len(eligible) < 2)
         if not slots:
             return []
         self._fencing += 1

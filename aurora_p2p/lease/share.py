@@ -15,7 +15,7 @@ MIN_SECONDS = 1e-3
 """A lease is never timed shorter than this: a result that came at once is no proof of infinite speed."""
 
 
-def updated_rate(rate: float | None, tokens: int, seconds: float) -> float:
+def updated_rate(rate: float | None, tokens: float, seconds: float) -> float:
     """The moving average after one more lease, tokens/s. rate: None before the first one."""
     observed = tokens / max(seconds, MIN_SECONDS)
     return observed if rate is None else MEMORY * rate + (1 - MEMORY) * observed

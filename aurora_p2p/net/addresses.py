@@ -70,3 +70,9 @@ def own_scope(addresses: Iterable[str]) -> tuple[str, ...]:
         if ip.is_loopback:
             scopes.add("127.0.0.0/8" if ip.version == 4 else "::1/128")
     return tuple(sorted(scopes))
+
+
+def advertised_bulk(advertise: Sequence[str], control: Sequence[str], port: int) -> tuple[str, ...]:
+    """Data plane addresses for a peer record: the owner's IPs, else those of the control plane's own addresses."""
+    ips = advertise or tuple(dict.fromkeys(control_ip(address) for address in control))
+    return tuple(join_bulk(ip, port) for ip in ips)[:16]

@@ -33,7 +33,7 @@ from aurora_p2p.errors import WireError
 from aurora_p2p.local.channel import Channel
 from aurora_p2p.local.child import inherited_channel
 from aurora_p2p.local.clock import boottime
-from aurora_p2p.net.address import format_address, neighbourhood, parse_address
+from aurora_p2p.net.addresses import join_bulk, split_bulk
 from aurora_p2p.net.buckets import Bucket
 from aurora_p2p.net.inbound import Spool
 from aurora_p2p.net.link import Link, Plane
@@ -167,7 +167,7 @@ class Bulk:
                 link.wake()
 
     def _welcome(self, raw: socket.socket, host: str, port: int) -> None:
-        near = neighbourhood(parse_address(format_address(host, port))[0])
+        near = neighbourhood(host)
         with self._changed:
             full = self._handshakes >= MAX_HANDSHAKES or self._open_count() >= MAX_LINKS
             if full or (near is not None and self._nearby[near] >= MAX_PENDING_NEARBY):
@@ -177,7 +177,7 @@ class Bulk:
             self._handshakes += 1
             if near is not None:
                 self._nearby[near] += 1
-        threading.Thread(target=self._accept, args=(raw, format_address(host, port), near), daemon=True).start()
+        threading.Thread(target=self._accept, args=(raw, join_bulk(host, port), near), daemon=True).start()
 
     def _accept(self, raw: socket.socket, address: str, near: str | None) -> None:
         reserved: list[PeerId] = []
@@ -269,14 +269,14 @@ class Bulk:
 
     def _connect(self, address: str) -> socket.socket | Fault:
         try:
-            host, port = parse_address(address)
+            host, port = split_bulk(address)
         except WireError:
             return Fault.BAD_ADDRESS
-        raw = socket.socket(socket.AF_INET if host.version == 4 else socket.AF_INET6)
+        raw = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         self.tune(raw)
         raw.settimeout(CONNECT_SECONDS)
         try:
-            raw.connect((str(host), port))
+            raw.connect((host, port))
         except OSError:
             raw.close()
             return Fault.UNREACHABLE
@@ -299,6 +299,14 @@ class Bulk:
             self._changed.notify_all()
         link.dispose()
         return True
+
+
+def neighbourhood(host: str) -> str | None:
+    """The /24 or /48 that shares one budget of pending handshakes; None for loopback, which has no such limit."""
+    ip = ipaddress.ip_address(host)
+    if ip.is_loopback:
+        return None
+    return str(ipaddress.ip_network((ip, 24 if ip.version == 4 else 48), strict=False))
 
 
 def main() -> None:

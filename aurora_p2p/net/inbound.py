@@ -21,14 +21,12 @@ from blake3 import blake3
 
 from aurora_p2p.errors import WireError
 from aurora_p2p.types import PeerId, Record
-from aurora_p2p.wire.bulk import FrameArrived, SegmentArrived, SpoolFull
+from aurora_p2p.wire.bulk import MAX_FRAME, FrameArrived, SegmentArrived, SpoolFull
 from aurora_p2p.wire.codec import decode
 from aurora_p2p.wire.exchange import ExchangeFrame, SegmentData
 from aurora_p2p.wire.frame import PREFIX, frame_lengths
 from aurora_p2p.wire.limits import MAX_SEGMENT
 
-MAX_FRAME_HEADER = 1 << 18
-"""As in wire.bulk.FrameBytes: what fits through the pipe."""
 KEEP_ALIVE = bytes(PREFIX)
 
 Emit = Callable[[FrameArrived | SegmentArrived | SpoolFull], None]
@@ -37,17 +35,20 @@ Allowance = Callable[[int], float]
 
 
 class Spool:
-    """A folder of payload files, emptied when it is opened. Raises OSError when it cannot be used."""
+    """A folder of payload files, emptied when it is opened. Raises OSError when it cannot be used.
+
+    Names are never used again, not even by the next process: a late reader finds its file or none.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._numbers = itertools.count()
+        self._prefix, self._numbers = os.urandom(4).hex(), itertools.count()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left_over in folder.glob("*.payload"):
             left_over.unlink()
 
     def next_path(self) -> Path:
-        return self._folder / f"{next(self._numbers)}.payload"
+        return self._folder / f"{self._prefix}-{next(self._numbers)}.payload"
 
 
 class Incoming:
@@ -135,7 +136,7 @@ class Inbound:
         elif self._buffer == KEEP_ALIVE:
             self._reset()
         else:
-            header, payload = frame_lengths(bytes(self._buffer), max_header=MAX_FRAME_HEADER, max_payload=MAX_SEGMENT)
+            header, payload = frame_lengths(bytes(self._buffer), max_header=MAX_FRAME, max_payload=MAX_SEGMENT)
             self._header_length = self._missing = header
             self._payload_length = payload
             self._buffer.clear()

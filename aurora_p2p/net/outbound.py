@@ -19,7 +19,7 @@ from aurora_p2p.types import ArtifactId
 from aurora_p2p.wire.bulk import SegmentFailed, SendFile
 from aurora_p2p.wire.frame import encode_frame
 
-MAX_CONTROL_BYTES = 1 << 20
+MAX_CONTROL_BYTES = 4 * 2**20
 """Control frames waiting for one peer. One that reads so slowly that more pile up is not worth its link."""
 MAX_QUEUED_SEGMENTS = 1024
 """Segments waiting for one peer: 16 times what a machine lets one peer request."""

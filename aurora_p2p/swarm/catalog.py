@@ -20,8 +20,8 @@ from aurora_p2p.wire.manifest import Header
 from aurora_p2p.wire.signed import Signed, open_signed
 from aurora_p2p.wire.trust import Abort, Equivocation
 
-MAX_KNOWN = 64
-"""The store retains 8, or those of 10 minutes. Beyond this the oldest that we hold nothing of gives way."""
+MAX_KNOWN = 512
+"""The store retains those of 10 minutes: a step takes seconds. Beyond, the oldest that we hold nothing of gives way."""
 MAX_ABORTED = 256
 
 
@@ -128,7 +128,7 @@ class Catalog:
             holding.seeder = Seeder(peers, manifest.header.segment_bytes)
         self.artifacts[manifest.artifact] = holding
         self._headers[manifest.header.seq] = manifest.signed_header
-        if len(self._headers) > 4 * MAX_KNOWN:
+        if len(self._headers) > 2 * MAX_KNOWN:
             del self._headers[min(self._headers)]
         return holding
 

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 BATCH_SECONDS = 0.01
 """Newly servable segments are announced together."""
+ORIGIN_BATCH_SECONDS = 0.5
+"""An origin announces itself as the last resort only: by then most peers hold the segment and need not be told."""
 HAVE_BATCH = 4096
 """Segments of one Have (wire.exchange)."""
 
@@ -166,11 +168,11 @@ class Exchange:
         holding.fetch.have = have
         holding.fetch.wanted = not origin
         if holding.seeder:
-            holding.seeder.produced = have
-        if manifest.final is not None:
-            holding.fetch.needed = (1 << manifest.final.segments) - 1
-            holding.complete = not holding.fetch.missing
-        self._offer_to_all(holding)
+            holding.seeder.produced = holding.seeder.released = have
+        if manifest.final is None:
+            self._offer_to_all(holding)
+        else:
+            self._final_known(holding)
 
     def _answer(self, artifact: ArtifactId, *, accepted: bool) -> None:
         holding = self._catalog.artifacts.get(artifact)
@@ -337,6 +339,8 @@ class Exchange:
             watch = watch_seconds(link, holding.manifest.header.segment_bytes)
             holding.fetch.host_has(link.peer, mask, due=now + watch)
             return
+        if holding.seeder:
+            mask &= holding.seeder.released
         new = holding.peers.add(link.peer, mask)
         if holding.seeder and new:
             self._note(artifact, holding.seeder.announced(self._links, link.peer, new, now), now)
@@ -367,6 +371,8 @@ class Exchange:
         final = holding.manifest.final
         if final is not None:
             holding.fetch.needed = (1 << final.segments) - 1
+        if holding.seeder:
+            holding.seeder.finish()
         self._offer_to_all(holding)
         self._complete(holding)
 
@@ -429,24 +435,22 @@ class Exchange:
             self._table.send(link, frames.Offer(holding.manifest.signed_header, final))
 
     def _note(self, artifact: ArtifactId, mask: int, now: float) -> None:
-        """Announce these within BATCH_SECONDS."""
+        """Announce these soon, together with others."""
         if mask:
             self._news[artifact] = self._news.get(artifact, 0) | mask
-            self._flush_at = min(self._flush_at, now + BATCH_SECONDS)
+            origin = self._catalog.artifacts[artifact].seeder is not None
+            self._flush_at = min(self._flush_at, now + (ORIGIN_BATCH_SECONDS if origin else BATCH_SECONDS))
 
     def _flush(self) -> None:
+        """Tell every peer what it does not hold itself, and hosts everything: they watch who passes segments on."""
         self._flush_at = float("inf")
         news, self._news = self._news, {}
         queue = self._uplink.queued
         for artifact, mask in news.items():
             holding = self._catalog.artifacts[artifact]
-            indices = tuple(bits(mask))
             for link in self._links.values():
-                everything = holding.manifest.final is not None and not (
-                    holding.fetch.needed & ~holding.peers.held.get(link.peer, 0)
-                )
-                if everything and not link.is_host:
-                    continue
+                known = 0 if link.is_host else holding.peers.held.get(link.peer, 0)
+                indices = tuple(bits(mask & ~known))
                 for start in range(0, len(indices), HAVE_BATCH):
                     self._table.send(link, frames.Have(artifact, indices[start : start + HAVE_BATCH], queue))
 

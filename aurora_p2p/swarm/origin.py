@@ -42,10 +42,14 @@ class Seeder:
     def __init__(self, peers: Availability, segment_bytes: int) -> None:
         self.peers = peers
         self.produced = 0
+        self.finished = False
+        """Everything is produced."""
+        self.released = 0
+        """Segments that ever left us: nobody can hold another one, whatever he claims."""
         self.confirmed = 0
         """Announced by the origin too: nodes may ask it for these when nobody else has them."""
         self.credit: dict[PeerId, int] = {}
-        """Receivers (peers that want the artifact) and the pushes they will still take."""
+        """Receivers (peers that lack some of it) and the pushes they will still take."""
         self._segment_bytes = segment_bytes
         self._sending: dict[int, PeerId] = {}
         self._sent: dict[PeerId, dict[int, float]] = {}
@@ -58,6 +62,13 @@ class Seeder:
 
     def grant(self, peer: PeerId, segments: int) -> None:
         self.credit[peer] = min(self.credit.get(peer, 0) + segments, MAX_CREDIT)
+        self._retire_receiver(peer)
+
+    def finish(self) -> None:
+        """Everything is produced: peers that hold it all are no receivers any more."""
+        self.finished = True
+        for peer in list(self.credit):
+            self._retire_receiver(peer)
 
     def choose(self, links: Mapping[PeerId, Link]) -> tuple[PeerId, int] | None:
         """The next (first holder, segment) among links with room in our uplink, or None."""
@@ -70,22 +81,30 @@ class Seeder:
                 return peer, index
         return None
 
-    def sending(self, peer: PeerId, index: int) -> None:
-        """The segment was handed to the driver for this first holder."""
+    def is_unsent(self, index: int) -> bool:
+        """Nobody has it, and it is on its way to nobody: whoever gets it now is its first holder."""
+        return bool(self._todo() >> index & 1)
+
+    def is_on_its_way(self, peer: PeerId, index: int) -> bool:
+        """It was sent, or is being sent, to this peer, who has not announced it yet."""
+        return self._sending.get(index) == peer or index in self._sent.get(peer, ())
+
+    def sending(self, peer: PeerId, index: int, *, pushed: bool) -> None:
+        """The segment was handed to the driver for this first holder, at its request or within its credit."""
         self._sending[index] = peer
         self._busy |= 1 << index
+        self.released |= 1 << index
         self._reseed.pop(index, None)
-        self.credit[peer] -= 1
+        if pushed:
+            self.credit[peer] -= 1
         self._total[peer] = self._total.get(peer, 0) + 1
 
-    def unsent(self, peer: PeerId, index: int, *, restore_credit: bool) -> None:
-        """It did not leave (a failed or stuck send); it goes to another peer."""
+    def unsent(self, peer: PeerId, index: int) -> None:
+        """It did not leave, because the peer takes nothing or wants it no more: rather to another one."""
         if self._sending.get(index) == peer:
             del self._sending[index]
             self._busy &= ~(1 << index)
             self._reseed[index] = peer
-        if restore_credit and peer in self.credit:
-            self.grant(peer, 1)
 
     def sent(self, peer: PeerId, index: int, now: float) -> int:
         """It has left. Returns the newly confirmed set (others may hold it already)."""
@@ -117,6 +136,7 @@ class Seeder:
                     continue
                 confirmed |= self._confirm(holder, index)
         self.confirmed |= confirmed
+        self._retire_receiver(peer)
         return confirmed
 
     def forget(self, peer: PeerId) -> int:
@@ -162,6 +182,10 @@ class Seeder:
             ),
             default=float("inf"),
         )
+
+    def _retire_receiver(self, peer: PeerId) -> None:
+        if self.finished and not self.produced & ~self.peers.held.get(peer, 0):
+            self.credit.pop(peer, None)
 
     def _todo(self) -> int:
         reseed = 0

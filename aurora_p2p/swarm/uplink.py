@@ -10,6 +10,7 @@ turn. A peer that takes nothing for a while keeps its places without counting ag
 from __future__ import annotations
 
 from collections import deque
+from typing import Literal
 
 from aurora_p2p.swarm.catalog import Holding
 from aurora_p2p.swarm.events import CancelSend, Refused, SegmentOut, SendFailed, SendSegment
@@ -43,7 +44,7 @@ class Uplink:
         for index in frame.segments:
             if not have >> index & 1:
                 gone.append(index)
-            elif index in waiting or (frame.artifact, index) in link.sending:
+            elif index in waiting or (holding and self._is_on_its_way(link, holding, index)):
                 continue
             elif len(link.queue) >= MAX_QUEUE:
                 busy.append(index)
@@ -59,7 +60,7 @@ class Uplink:
     def cancel(self, link: Link, frame: Cancel) -> None:
         unwanted = set(frame.segments)
         link.queue = deque(u for u in link.queue if u.artifact != frame.artifact or u.index not in unwanted)
-        begun = [index for index in frame.segments if self._cancellable(link, frame.artifact, index)]
+        begun = [index for index in sorted(unwanted) if self._cancellable(link, frame.artifact, index)]
         self._withdraw(link, frame.artifact, begun)
 
     def forget(self, artifact: ArtifactId) -> None:
@@ -77,9 +78,7 @@ class Uplink:
             return 0
         link.outgoing.deliver(event.length, sending.since, now)
         holding.served[event.index] = holding.served.get(event.index, 0) + 1
-        if sending.push and holding.seeder:
-            return holding.seeder.sent(link.peer, event.index, now)
-        return 0
+        return holding.seeder.sent(link.peer, event.index, now) if holding.seeder else 0
 
     def failed(self, event: SendFailed) -> None:
         """Our own copy is damaged: it is not ours to serve any more, and a page that rode with it was not delivered."""
@@ -95,9 +94,11 @@ class Uplink:
             return
         if sending.carries_page is not None:
             link.pages.discard((event.artifact, sending.carries_page))
-        if sending.push and holding and holding.seeder:
-            holding.seeder.unsent(link.peer, event.index, restore_credit=True)
-        elif holding:
+        if holding and holding.seeder:
+            holding.seeder.unsent(link.peer, event.index)
+            if sending.push:
+                holding.seeder.grant(link.peer, 1)
+        if holding and not sending.push:
             self._table.send(link, Reject(event.artifact, (event.index,), "gone"))
 
     def pump(self, now: float) -> None:
@@ -116,10 +117,10 @@ class Uplink:
         for link in self._table.links.values():
             if link.stuck_at() > now:
                 continue
-            for (artifact, index), sending in link.sending.items():
+            for artifact, index in link.sending:
                 holding = self._table.catalog.artifacts.get(artifact)
-                if sending.push and holding and holding.seeder:
-                    holding.seeder.unsent(link.peer, index, restore_credit=False)
+                if holding and holding.seeder:
+                    holding.seeder.unsent(link.peer, index)
 
     def next_deadline(self, now: float) -> float:
         return min((at for link in self._table.links.values() if (at := link.stuck_at()) > now), default=float("inf"))
@@ -130,8 +131,8 @@ class Uplink:
             choice = seeder.choose(links)
             if choice is not None:
                 peer, index = choice
-                seeder.sending(peer, index)
-                self._hand_over(links[peer], holding, index, push=True, now=now)
+                seeder.sending(peer, index, pushed=True)
+                self._hand_over(links[peer], holding, index, push="first", now=now)
                 return True
         return False
 
@@ -142,8 +143,10 @@ class Uplink:
         link = min(waiting, key=self._rank)
         upload = link.queue.popleft()
         holding = self._table.catalog.artifacts[upload.artifact]
-        if holding.fetch.have >> upload.index & 1:
-            self._hand_over(link, holding, upload.index, push=False, now=now)
+        if holding.fetch.have >> upload.index & 1 and not self._is_on_its_way(link, holding, upload.index):
+            if holding.seeder and holding.seeder.is_unsent(upload.index):
+                holding.seeder.sending(link.peer, upload.index, pushed=False)
+            self._hand_over(link, holding, upload.index, push="", now=now)
         return True
 
     def _rank(self, link: Link) -> tuple[bool, int, int, float]:
@@ -152,14 +155,18 @@ class Uplink:
         catch_up = holding.complete and holding.seq < self._table.catalog.newest
         return catch_up, holding.served.get(head.index, 0), len(link.sending), link.outgoing.last
 
-    def _hand_over(self, link: Link, holding: Holding, index: int, *, push: bool, now: float) -> None:
+    def _is_on_its_way(self, link: Link, holding: Holding, index: int) -> bool:
+        pushed = holding.seeder is not None and holding.seeder.is_on_its_way(link.peer, index)
+        return pushed or (holding.artifact, index) in link.sending
+
+    def _hand_over(self, link: Link, holding: Holding, index: int, *, push: Literal["", "first"], now: float) -> None:
         first, page, expected = holding.page_of(index)
         carries = None if self._has_page(link, holding, first) else first
         if carries is not None:
             link.pages.add((holding.artifact, first))
         length = holding.length_of(index)
-        link.sending[holding.artifact, index] = Sending(now, length, push, carries)
-        frame = SegmentData(holding.artifact, index, "first" if push else "", b"" if carries is None else encode(page))
+        link.sending[holding.artifact, index] = Sending(now, length, push == "first", carries)
+        frame = SegmentData(holding.artifact, index, push, b"" if carries is None else encode(page))
         self._table.emit(SendSegment(link.peer, frame, holding.artifact, index, expected, length))
 
     def _has_page(self, link: Link, holding: Holding, first: int) -> bool:
@@ -175,7 +182,10 @@ class Uplink:
         return sending is not None and sending.carries_page is None and not sending.push
 
     def _withdraw(self, link: Link, artifact: ArtifactId, indices: list[int]) -> None:
+        holding = self._table.catalog.artifacts.get(artifact)
         for index in indices:
             del link.sending[artifact, index]
+            if holding and holding.seeder:
+                holding.seeder.unsent(link.peer, index)
         if indices:
             self._table.emit(CancelSend(link.peer, artifact, tuple(indices)))

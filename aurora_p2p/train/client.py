@@ -7,7 +7,7 @@ series of short polls, so it may last as long as a swarm needs and still notices
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -72,11 +72,12 @@ class SwarmClient:
         """Every sample of a step, as soon as the last is admitted. on_wait is called after each poll in vain."""
         while True:
             self._send(TakeRollouts(step, POLL_SECONDS))
-            reply = self._receive(Rollouts, Waiting)
+            reply = self._receive()
             if isinstance(reply, Rollouts):
                 return reply
+            waiting = _expect(reply, Waiting)
             if on_wait:
-                on_wait(reply)
+                on_wait(waiting)
 
     def status(self) -> str:
         """The host's status as JSON."""
@@ -109,7 +110,7 @@ class SwarmClient:
 
     def _ask(self, request: Record, kind: type[Reply]) -> Reply:
         self._send(request)
-        return self._receive(kind)
+        return _expect(self._receive(), kind)
 
     def _send(self, request: Record, payload: bytes = b"") -> None:
         try:
@@ -117,15 +118,13 @@ class SwarmClient:
         except (EOFError, TimeoutError) as error:
             raise self._gone(error) from error
 
-    def _receive(self, *kinds: type[Reply]) -> Reply:
+    def _receive(self) -> HostReply:
         try:
             reply, _ = self._channel.receive()
         except (EOFError, TimeoutError) as error:
             raise self._gone(error) from error
         if isinstance(reply, Failed):
             raise RefusedError(reply.detail, hint=reply.hint)
-        if not isinstance(reply, kinds):
-            raise WireError(f"the host answered {type(reply).__name__} where {_names(kinds)} belongs")
         return reply
 
     def _gone(self, error: Exception) -> UnreachableError:
@@ -133,5 +132,7 @@ class SwarmClient:
         return UnreachableError(f"the swarm host at {self._path} {what}", hint="look at the host's log")
 
 
-def _names(kinds: Iterable[type[Record]]) -> str:
-    return " or ".join(kind.__name__ for kind in kinds)
+def _expect(reply: HostReply, kind: type[Reply]) -> Reply:
+    if not isinstance(reply, kind):
+        raise WireError(f"the host answered {type(reply).__name__} where {kind.__name__} belongs")
+    return reply

@@ -1,29 +1,25 @@
-"""Held-out accuracy, and the control that says how much of it is chance.
+"""Held-out accuracy.
 
-Accuracy is sampled, as the policy is trained: a mean over prompts for each of several sampling seeds, and the standard
-deviation between seeds. Weights are evaluated as nodes serve them, rounded to bf16. The control takes real steps on the
-run's own samples with a learning rate of 0: a gain that it shows as well is not learning.
+It is sampled, as the policy is trained: a mean over prompts for each of several sampling seeds, and the standard
+deviation between seeds. Weights are evaluated as nodes serve them, rounded to bf16.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from aurora_p2p.delta.digest import full_digest
 from aurora_p2p.delta.tensors import Bits
 from aurora_p2p.engine.model import build_model, checkpoint_bits, load_bits
-from aurora_p2p.errors import DigestMismatch
-from aurora_p2p.train.loop import GrpoTrainer, Scorer, TrainOptions
+from aurora_p2p.train.loop import Scorer
 from aurora_p2p.train.tasks import Task, Tokens, sampling_of
 from aurora_p2p.types import TensorSpec
 from aurora_p2p.wire.control import Sampling
 from aurora_p2p.wire.manifest import ModelConfig
-from aurora_p2p.wire.trainer import Rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,26 +82,3 @@ def sample(model: nn.Module, prompts: Sequence[Tokens], sampling: Sampling, seed
 def _until_stop(tokens: list[int], stops: Sequence[int]) -> Tokens:
     end = next((place + 1 for place, token in enumerate(tokens) if token in stops), len(tokens))
     return tuple(tokens[:end])
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedStep:
-    """What one optimizer step consumed."""
-
-    prompts: Sequence[Tokens]
-    rollouts: Sequence[Rollout]
-    rewards: Sequence[float | None]
-
-
-def lr_zero_control(start: Weights, options: TrainOptions, steps: Sequence[RecordedStep]) -> Weights:
-    """Take the run's own steps with a learning rate of 0; returns the resulting weights.
-
-    Raises DigestMismatch unless they are bit for bit those it started from: the optimizer then did more than it says.
-    """
-    trainer = GrpoTrainer(start.model(), start.config, replace(options, lr=0.0))
-    for step in steps:
-        trainer.step(step.prompts, step.rollouts, step.rewards)
-    result = Weights.of(start.config, trainer.model)
-    if full_digest(result.specs, result.bits) != full_digest(start.specs, start.bits):
-        raise DigestMismatch("the control with learning rate 0 has changed its weights")
-    return result

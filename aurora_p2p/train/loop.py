@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from aurora_p2p.engine.model import checkpoint_bits
 from aurora_p2p.errors import StaleError
+from aurora_p2p.train.batch import Packed, completion_logprobs, pack, reward_table
 from aurora_p2p.train.client import SwarmClient
 from aurora_p2p.train.loss import (
     LossOptions,
@@ -85,34 +86,6 @@ class StepReport:
     seconds: float
 
 
-class Packed(NamedTuple):
-    """Right-padded rows. ids: int64[rows, length]; mask (completion tokens) and behaviour: [rows, length - first].
-
-    Columns of mask and behaviour belong to ids[:, first:]; causal attention makes a padding mask needless.
-    """
-
-    ids: Tensor
-    mask: Tensor
-    behaviour: Tensor
-    first: int
-
-
-def pack(prompts: Sequence[Tokens], rollouts: Sequence[Rollout]) -> Packed:
-    """One row per rollout: its prompt and its tokens."""
-    first = min(len(prompts[rollout.prompt]) for rollout in rollouts)
-    length = max(len(prompts[rollout.prompt]) + len(rollout.tokens) for rollout in rollouts)
-    ids = torch.zeros(len(rollouts), length, dtype=torch.int64)
-    mask = torch.zeros(len(rollouts), length - first, dtype=torch.bool)
-    behaviour = torch.zeros(len(rollouts), length - first)
-    for row, rollout in enumerate(rollouts):
-        prompt = prompts[rollout.prompt]
-        end = len(prompt) + len(rollout.tokens)
-        ids[row, :end] = torch.tensor((*prompt, *rollout.tokens))
-        mask[row, len(prompt) - first : end - first] = True
-        behaviour[row, len(prompt) - first : end - first] = torch.tensor(rollout.logprobs)
-    return Packed(ids, mask, behaviour, first)
-
-
 class GrpoTrainer:
     """float32 masters and AdamW."""
 
@@ -133,13 +106,15 @@ class GrpoTrainer:
     ) -> StepReport:
         """One optimizer step on one step's samples; rewards are in the rollouts' order, None where there is none."""
         started = time.perf_counter()
-        table = _reward_table(len(prompts), rollouts, rewards)
+        table = reward_table(len(prompts), rollouts, rewards)
         packed = pack(prompts, rollouts)
         weights = token_weights(self._counted(packed.mask, rollouts, table), self.options.loss.normalise)
         places = torch.tensor([(rollout.prompt, rollout.sample) for rollout in rollouts])
         advantages = group_advantages(table, divide_by_std=self.options.loss.divide_by_std)[places[:, 0], places[:, 1]]
         live = (advantages != 0).nonzero().flatten()
-        passes = [self._backward(packed, rows, advantages, weights) for rows in live.split(self.options.rows_per_pass)]
+        passes = [
+            self._backward(packed, rows, advantages, weights) for rows in torch.split(live, self.options.rows_per_pass)
+        ]
         grad_norm = self._update() if len(live) else 0.0
         tokens = max(1, sum(terms.tokens for terms in passes))
         return StepReport(
@@ -171,7 +146,7 @@ class GrpoTrainer:
         terms = clipped_loss(
             current, current.detach(), packed.behaviour[rows], advantages[rows], weights[rows], self.options.loss
         )
-        terms.loss.backward()
+        torch.autograd.backward(terms.loss)
         return terms
 
     def _update(self) -> float:
@@ -179,24 +154,6 @@ class GrpoTrainer:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return float(norm)
-
-
-def completion_logprobs(model: nn.Module, ids: Tensor, first: int, temperature: float) -> Tensor:
-    """int64[rows, length] -> float32[rows, length - first]: log-probability of each of ids[:, first:]."""
-    targets = ids[:, first:]
-    logits = model(input_ids=ids[:, :-1], logits_to_keep=targets.shape[1], use_cache=False).logits
-    scaled = logits.float() / temperature
-    chosen: Tensor = scaled.gather(2, targets[:, :, None]).squeeze(2)
-    return chosen - scaled.logsumexp(2)
-
-
-def _reward_table(prompts: int, rollouts: Sequence[Rollout], rewards: Sequence[float | None]) -> Tensor:
-    """float32[prompts, largest group], NaN where there is no reward."""
-    table = torch.full((prompts, 1 + max(rollout.sample for rollout in rollouts)), torch.nan)
-    for rollout, reward in zip(rollouts, rewards, strict=True):
-        if reward is not None:
-            table[rollout.prompt, rollout.sample] = reward
-    return table
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """The demo's model: built and warmed up from a seed, kept in a cache.
 
 A small Qwen3-architecture model learns from demonstrations, most of them sloppy, until it solves a fifth of the task:
-far enough for rewards to appear, little enough for reinforcement learning to show. The same seed and recipe give the same
-weights on the same kind of machine. The cache folder's name is a hash of both; a checkpoint appears there complete or
-not at all.
+far enough for rewards to appear, little enough for reinforcement learning to show. The same seed and recipe give the
+same weights on the same kind of machine. The cache folder's name is a hash of both; a checkpoint appears there complete
+or not at all.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def warm_up(model: nn.Module, recipe: Recipe, seed: int, on_progress: Progress |
     for step in range(1, recipe.max_steps + 1):
         optimizer.param_groups[0]["lr"] = recipe.lr * min(1.0, step / recipe.ramp_steps)
         loss = imitation_loss(model, *SORT_DIGITS.demonstrations(recipe.batch, recipe.sloppy, rng))
-        loss.backward()
+        torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

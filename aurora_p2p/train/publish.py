@@ -38,6 +38,8 @@ MIN_BOUND = 64 << 10
 FRAMING_PER_TENSOR = 64
 """Bytes of block framing that a checkpoint of many tiny tensors may need beyond 1.1x its size."""
 
+PROGRESS_BYTES = 256 << 20
+
 EXPONENT_MASKS = {
     "BF16": 0x7F80,
     "F16": 0x7C00,
@@ -190,13 +192,15 @@ def refuse_non_finite(specs: Sequence[TensorSpec], bits: Mapping[str, Bits]) -> 
             )
 
 
-def publish_folder(folder: Path, client: SwarmClient) -> Publication | None:
-    """Publish a checkpoint folder as version 0; None when the host already has exactly that.
+def publish_folder(
+    folder: Path, client: SwarmClient, on_sent: Callable[[int], None] | None = None
+) -> Publication | None:
+    """Publish a checkpoint folder as version 0; None when the host's newest version is exactly that.
 
     Raises CheckpointError when the host's run has gone past version 0 or began with other weights.
     """
     config, specs, bits = read_checkpoint(folder)
-    publisher = Publisher(client, config)
+    publisher = Publisher(client, config, on_sent)
     if publisher.adopt(specs, bits):
         return None
     head = client.attach()
@@ -214,12 +218,25 @@ def main() -> None:
     parser.add_argument("--socket", type=Path, required=True, help="the host's home or its trainer socket")
     arguments = parser.parse_args()
     with SwarmClient.open(arguments.socket) as client:
-        publication = publish_folder(arguments.folder, client)
+        publication = publish_folder(arguments.folder, client, _Progress().show)
     if publication is None:
         sys.stdout.write("already published\n")
     else:
         size, segments = publication.bytes, publication.segments
         sys.stdout.write(f"version 0: {size} bytes in {segments} segments, seq {publication.seq}\n")
+
+
+class _Progress:
+    """A line per PROGRESS_BYTES."""
+
+    def __init__(self) -> None:
+        self._next = PROGRESS_BYTES
+
+    def show(self, sent: int) -> None:
+        if sent >= self._next:
+            sys.stdout.write(f"{sent >> 20} MiB sent\n")
+            sys.stdout.flush()
+            self._next = sent + PROGRESS_BYTES
 
 
 if __name__ == "__main__":

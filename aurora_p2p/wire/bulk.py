@@ -14,7 +14,9 @@ from aurora_p2p.types import Record
 from aurora_p2p.wire.exchange import Index
 from aurora_p2p.wire.limits import MAX_MEMBERS, U62, Address, ArtifactField, Bytes32, Name, PeerField, SwarmField, Text
 
-FrameBytes = Annotated[bytes, Meta(max_length=1 << 18)]
+MAX_FRAME = 2 * 2**20
+"""Bytes of an encoded frame without its payload: an Offer whose header names 20,000 tensors fits."""
+FrameBytes = Annotated[bytes, Meta(max_length=MAX_FRAME)]
 """An encoded ExchangeFrame."""
 
 

@@ -30,6 +30,13 @@ from aurora_p2p.wire.limits import (
 from aurora_p2p.wire.signed import Signable, Signed
 from aurora_p2p.wire.trust import Charter, Nonce
 
+CONTROL_PROTOCOL = "/aurora/control/1"
+"""Joining, freshness, roster: answered at once."""
+LEASE_PROTOCOL = "/aurora/lease/1"
+"""Lease requests: the host may wait a moment for work, so they have a stream of their own."""
+RESULT_PROTOCOL = "/aurora/result/1"
+"""Results and releases: answered once they are on disk."""
+
 Token = Annotated[int, Meta(ge=0, le=1 << 20)]
 WireVersion = Annotated[int, Meta(ge=0, le=65535)]
 

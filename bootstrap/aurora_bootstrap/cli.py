@@ -33,7 +33,7 @@ def main() -> NoReturn:
 
 def run(words: Sequence[str] | None = None) -> None:
     """Parse the command line and do what it says. Raises AuroraError."""
-    options = _parser().parse_args(words)
+    options = parser().parse_args(words)
     config = BootstrapConfig(options.home, *([tuple(map(_multiaddr, options.listen))] if options.listen else []))
 
     from aurora_bootstrap.service import serve
@@ -41,10 +41,11 @@ def run(words: Sequence[str] | None = None) -> None:
     serve(config, as_json=options.json)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The command line of aurora-bootstrap."""
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("aurora-bootstrap", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=raw)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    top = argparse.ArgumentParser("aurora-bootstrap", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=raw)
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="run a bootstrap", epilog=EXAMPLES, formatter_class=raw)
     serve.add_argument(
         "--listen",
@@ -60,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         help="folder that keeps the key, and so the address (default: %(default)s, or $AURORA_HOME/bootstrap)",
     )
     serve.add_argument("--json", action="store_true", help="print one JSON object when ready instead of plain lines")
-    return parser
+    return top
 
 
 def _multiaddr(text: str) -> str:

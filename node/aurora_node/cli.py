@@ -41,7 +41,9 @@ def parser() -> argparse.ArgumentParser:
     join = commands.add_parser("join", help="join a swarm and work for it until stopped")
     join.add_argument("swarm", metavar="TICKET", help="the ticket (aurora1...) or swarm id (12D3Koo...) from the host")
     join.add_argument("--bootstrap", action="append", default=[], metavar="ADDR", help="where to look for a bare id")
-    join.add_argument("--local", action="append", default=[], metavar="CIDR", help="private network that may be dialled")
+    join.add_argument(
+        "--local", action="append", default=[], metavar="CIDR", help="private network that may be dialled"
+    )
     join.add_argument("--listen", metavar="MULTIADDR", help="control plane address to listen on")
     join.add_argument("--bulk-listen", metavar="IP:PORT", help="data plane address to listen on")
     join.add_argument("--up-kib", type=float, metavar="N", help="upload cap, KiB/s (0: none)")
@@ -119,5 +121,5 @@ def _status(snapshot: dict[str, Any], *, as_json: bool) -> None:
 
 def _print_caps(answer: dict[str, Any]) -> None:
     for name in ("up", "down"):
-        rate = answer[f"{name}_kib_per_second"]
+        rate = answer[f"{name}_kib"]
         print(f"{name}: {rate:g} KiB/s" if rate else f"{name}: no cap")

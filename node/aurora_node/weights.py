@@ -69,9 +69,7 @@ class Weights:
     audit_every: full digest audit at every so many commits; a load is always audited.
     """
 
-    def __init__(
-        self, store: ArtifactStore, accept: Callable[[ArtifactId], Awaitable[None]], audit_every: int
-    ) -> None:
+    def __init__(self, store: ArtifactStore, accept: Callable[[ArtifactId], Awaitable[None]], audit_every: int) -> None:
         self._store, self._accept, self._audit_every = store, accept, audit_every
         self._engine: EngineClient | None = None
         self._known: dict[ArtifactId, _Known] = {}

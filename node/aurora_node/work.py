@@ -10,7 +10,6 @@ loses only what it had not sent; a lease is worked on only with a fresh HEAD.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -23,19 +22,17 @@ from aurora_node.weights import Weights
 from aurora_p2p.artifact.chain import Checkpoint
 from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.engine.client import EngineClient
-from aurora_p2p.errors import AuroraError, UnreachableError, WireError
+from aurora_p2p.errors import AuroraError, StaleError, UnreachableError, WireError
 from aurora_p2p.lease.share import updated_rate
 from aurora_p2p.local.clock import boottime
-from aurora_p2p.types import Version
+from aurora_p2p.types import StateDigest, Version
 from aurora_p2p.wire.control import (
-    Grant,
     Lease,
     LeaseRequest,
     Reason,
     Receipts,
     Refusal,
     Release,
-    Released,
     SampleResult,
     SignedLeaseRequest,
     Submit,
@@ -84,7 +81,17 @@ class LeaseWorker:
         self._identity, self._config, self._link, self._weights = identity, config, link, weights
         self.figures = figures
         self._draining = trio.Event()
+        self._standing_still = False
         self._generating: trio.CancelScope | None = None
+
+    @property
+    def drained(self) -> bool:
+        """Whether `drain` was called."""
+        return self._draining.is_set()
+
+    def stand_still(self) -> None:
+        """Take no further lease: the publisher contradicted itself."""
+        self._standing_still = True
 
     def drain(self) -> None:
         """Stop after handing back what is not finished."""
@@ -101,16 +108,22 @@ class LeaseWorker:
                 while not self._draining.is_set():
                     await self._one_round(engine, sender)
 
-    async def _one_round(self, engine: EngineClient, sender: trio.MemorySendChannel[tuple[Lease, list[Signed]]]) -> None:
+    async def _one_round(
+        self, engine: EngineClient, sender: trio.MemorySendChannel[tuple[Lease, list[Signed]]]
+    ) -> None:
         held = await self._weights.commit_ready()
         if held is None:
             self.figures.state = "waiting for the first weights"
             await self._weights.wait_for_newer(Version(-1), WAIT_SECONDS)
             return
+        if self._standing_still:
+            self.figures.state = "standing still: the publisher signed two artifacts with one number"
+            await trio.sleep(WAIT_SECONDS)
+            return
         asked = boottime()
         try:
             lease = await self._ask(held)
-        except (UnreachableError, WireError) as error:
+        except (UnreachableError, StaleError, WireError) as error:
             self.figures.state = f"no lease: {error}"
             await trio.sleep(RETRY_SECONDS)
             return
@@ -131,9 +144,8 @@ class LeaseWorker:
         """A lease whose signature, HEAD, lessee and size are right, or why there is none."""
         if held.manifest is None or held.digest is None:
             raise WireError("the weights held have no final page")
-        nonce = os.urandom(32)
         request = LeaseRequest(
-            nonce=nonce,
+            nonce=self._link.new_nonce(),
             run=self._link.run,
             version=held.version,
             manifest_hash=held.manifest,
@@ -141,7 +153,7 @@ class LeaseWorker:
             tokens_per_second=self.figures.tokens_per_second or 0.0,
             max_samples=MAX_LEASE_SAMPLES,
         )
-        reply = await self._link.ask_lease(SignedLeaseRequest(seal(self._identity, request)), nonce, ASK_SECONDS)
+        reply = await self._link.ask_lease(SignedLeaseRequest(seal(self._identity, request)), ASK_SECONDS)
         if isinstance(reply, Refusal):
             return reply
         lease = self._link.open_lease(reply)
@@ -150,7 +162,9 @@ class LeaseWorker:
         longest = max(len(prompt) for prompt in lease.prompts) + lease.sampling.max_tokens
         if longest > self._config.max_context_tokens or lease.seconds > self._config.max_lease_seconds:
             await self._release(lease)
-            raise WireError(f"the lease asks for {longest} tokens in {lease.seconds:.0f} s, more than this owner allows")
+            raise WireError(
+                f"the lease asks for {longest} tokens in {lease.seconds:.0f} s, more than this owner allows"
+            )
         return lease
 
     async def _work(
@@ -197,7 +211,7 @@ class LeaseWorker:
             seed=drawn.seed,
             version=batch.version,
             manifest_hash=lease.manifest_hash,
-            digest=batch.digest,
+            digest=StateDigest(batch.digest),
             audited=self._weights.audited,
             tokens=one.tokens,
             logprobs=one.logprobs,
@@ -243,11 +257,8 @@ class LeaseWorker:
 
     async def _release(self, lease: Lease) -> None:
         """Give back what is left of a lease; its deadline does the same later if the host cannot be reached."""
-        with trio.move_on_after(ASK_SECONDS, shield=True):
+        with trio.CancelScope(deadline=trio.current_time() + ASK_SECONDS, shield=True):
             try:
                 await self._link.release(Release(lease.lease, lease.fencing))
             except AuroraError as error:
                 self.figures.state = f"could not hand the lease back: {error}"
-
-
-__all__ = ["LeaseWorker", "WorkFigures", "Grant", "Released"]

@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
+from aurora_bootstrap.config import BootstrapConfig
+from aurora_p2p import errors
+from aurora_p2p.local.cli import INTERRUPTED
 from aurora_p2p.local.config import load_config, render_config
 from aurora_p2p.wire import limits, ticket, trust
 from aurora_p2p.wire.codec import MAX_MESSAGE
 from aurora_p2p.wire.control import Reason
-
 from tests.docs.wire_blocks import BLOCK, PROTOCOL, entries, render, wire_records
 
 ROOT = Path(__file__).parents[2]
@@ -31,11 +34,7 @@ PARSERS = {
     "aurora-host": "aurora_p2p.host.cli",
     "aurora-bootstrap": "aurora_bootstrap.cli",
 }
-CONFIGS = [
-    "aurora_node.config:NodeConfig",
-    "aurora_p2p.host.config:HostConfig",
-    "aurora_bootstrap.config:BootstrapConfig",
-]
+CONFIGS = ["aurora_node.config:NodeConfig", "aurora_p2p.host.config:HostConfig"]
 
 
 class Fence(NamedTuple):
@@ -180,6 +179,22 @@ def test_every_setting_is_documented_in_the_file_that_init_writes_and_that_file_
         assert re.search(rf"^# \S.*\n{field.name} = ", path.read_text(), re.MULTILINE)
 
 
+def test_every_setting_of_the_bootstrap_is_in_the_quickstart() -> None:
+    text = (ROOT / "docs" / "quickstart.md").read_text()
+    options = {"home": "--home", "listen": "--listen"}
+    names = [field.name for field in fields(BootstrapConfig)]
+    assert [name for name in names if options.get(name, f"`{name}`") not in text] == []
+
+
+def test_every_exit_status_is_in_the_quickstart() -> None:
+    rows = re.findall(r"^\| (\d+) \| \w", (ROOT / "docs" / "quickstart.md").read_text(), re.MULTILINE)
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.AuroraError)]
+    assert {int(row) for row in rows} == {kind.exit_status for kind in kinds if kind.exit_status != 1} | {
+        0,
+        INTERRUPTED,
+    }
+
+
 def shell_commands() -> Iterator[tuple[str, list[str]]]:
     """(document, words) of every line of every sh block, with $ variables and <placeholders> as they stand."""
     for path in DOCUMENTS:
@@ -222,6 +237,7 @@ def test_the_shell_blocks_show_every_program() -> None:
 @pytest.mark.slow  # imports torch
 def test_the_reference_noise_of_the_protocol_is_the_noise_of_the_engine() -> None:
     import torch
+
     from aurora_p2p.engine.sampling import noise_words
 
     [reference] = [fence.text for fence in fences(PROTOCOL / "04-leases.md") if fence.tag == "python"]

@@ -29,7 +29,7 @@ INDENT = "    "
 
 
 def wire_records() -> dict[str, type[Record]]:
-    """Every Record that can travel, by name. Raises AssertionError when two modules share a name inside one protocol."""
+    """Every Record that can travel, by name; no two share one."""
     found: dict[str, type[Record]] = {TensorSpec.__name__: TensorSpec}
     for module in pkgutil.iter_modules(aurora_p2p.wire.__path__):
         home = importlib.import_module(f"aurora_p2p.wire.{module.name}")

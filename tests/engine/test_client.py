@@ -91,7 +91,7 @@ def test_leaving_a_generation_stops_it_in_the_child(tmp_path, run, lease):
 
     async def scenario(engine):
         await engine.load(*run.snapshot())
-        stops = tuple(range(0, 264, 8))
+        stops = tuple(range(0, 256, 16))
         async with aclosing(engine.generate(sampling(max_tokens=120, stop=stops), prompts, samples(900))) as batches:
             async for batch in batches:
                 assert not batch.done

@@ -189,9 +189,7 @@ def test_a_sample_does_not_depend_on_its_batch(engine, lease):
     together = draw_all(engine, lease, count=24)
     for index, sample in enumerate(samples(24)):
         (alone,) = [
-            one
-            for step in engine.generate(sampling(), prompts, [sample], threading.Event())
-            for one in step.finished
+            one for step in engine.generate(sampling(), prompts, [sample], threading.Event()) for one in step.finished
         ]
         assert alone.tokens == together[index].tokens
         assert alone.finish == together[index].finish

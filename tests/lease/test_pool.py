@@ -89,7 +89,7 @@ def test_weights_that_may_not_work_are_refused_by_name(world, reason, changes):
 def test_a_snapshot_of_a_version_counts_as_that_version(world):
     record = world.ledger[-1]
     world.handle(type(record)(record.version, manifest_of(99), record.digest))
-    world.submit_prompts(0, 1, 4)
+    world.submit_prompts(0, 4, 4)
     assert isinstance(world.ask(A, manifest_hash=manifest_of(99)), Lease)
     assert isinstance(world.ask(B), Lease)
 
@@ -261,18 +261,16 @@ def test_two_nodes_never_let_one_draw_a_whole_group(world):
 
 
 def test_leftovers_of_a_node_that_went_away_are_finished_by_the_other(world):
-    world.submit_prompts(0, 4, 8)
-    world.work_off(A, world.ask(A), seconds=0.1)
-    world.work_off(B, world.ask(B), seconds=0.1)
+    world.submit_prompts(0, 8, 8)
+    for node in (A, B):
+        world.work_off(node, world.ask(node), seconds=0.1)
     while isinstance(lease := world.ask(A), Lease):
-        world.work_off(A, lease, seconds=0.01)
+        world.work_off(A, lease, seconds=0.1)
     assert lease.reason is Reason.NO_WORK  # B asked a moment ago: the rest is kept for it
-    assert lease.retry_seconds > 0
+    assert world.pool.status(now=world.now).steps[0].open > 0
     world.now += lease.retry_seconds
     assert isinstance(world.ask(A), Lease)
-    world.now += world.options.active_seconds + 1
-    work_until_nobody_gets_any(world, [A])
-    world.now += world.options.max_lease_seconds
+    world.now += world.options.active_seconds + world.options.max_lease_seconds
     work_until_nobody_gets_any(world, [A])
     assert isinstance(world.take(0), Rollouts)
 
@@ -285,17 +283,16 @@ def test_two_nodes_that_keep_asking_never_wait_for_each_other(world):
     assert len(drawn) == 15
 
 
-def test_a_node_is_not_given_more_than_it_can_finish(world):
+def test_a_node_is_not_given_more_than_it_can_finish():
+    world = World(max_lease_seconds=60.0)
+    world.publish(0)
     world.submit_prompts(0, 100, 8)
-    options, slow = world.options, 1.0
-    lease = world.ask(A, samples=256)
-    world.work_off(A, lease, seconds=3 * len(lease.samples) / slow)  # 3 tokens a sample
+    world.work_off(A, world.ask(A), seconds=8.0)  # 24 tokens
     held = 0
     while isinstance(lease := world.ask(A, samples=256, speed=1e6), Lease):
         held += len(lease.samples)
-        assert held * SAMPLING.max_tokens / slow <= options.max_lease_seconds
-        assert lease.seconds <= options.max_lease_seconds
-    assert held > 0
+    assert lease.reason is Reason.NO_WORK
+    assert held * SAMPLING.max_tokens / 3.0 == 60.0
 
 
 def test_a_fast_node_gets_about_a_second_of_work_and_a_short_lease(world):
@@ -319,7 +316,7 @@ def test_a_node_whose_speed_decayed_to_nothing_can_recover(world):
 
 
 def test_a_restart_keeps_leases_samples_and_steps_and_fences_higher(world):
-    world.submit_prompts(0, 2, 4)
+    world.submit_prompts(0, 4, 4)
     lease = world.ask(A)
     world.send(A.peer, finish(A, lease, lease.samples[0]))
     world.now += lease.seconds - 1

@@ -93,7 +93,7 @@ class World:
     def submit_prompts(self, step: int, count: int, group: int) -> Any:
         return self.handle(prompts_of(step, count, group))
 
-    def ask(self, node: Identity, version: int = 0, *, samples: int = 8, speed: float = 0.0, **changes: Any) -> Any:
+    def ask(self, node: Identity, version: int = 0, /, *, samples: int = 8, speed: float = 0.0, **changes: Any) -> Any:
         """A Lease or a Refusal."""
         request = LeaseRequest(
             nonce=bytes(32),

@@ -1,7 +1,7 @@
 """A swarm of one in this process: the host's side of wire/trainer.py over a real Unix socket, with real weights.
 
-Publications are decoded and applied by the real codec. The prompts of a step are sampled with the version held when they
-were submitted, which is what a swarm without delays does.
+Publications are decoded and applied by the real codec. The prompts of a step are sampled with the version held when
+they were submitted, which is what a swarm without delays does.
 """
 
 import socket

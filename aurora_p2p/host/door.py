@@ -1,0 +1,152 @@
+"""The trainer's door: the local socket over which training processes publish, submit prompts and take rollouts.
+
+Only processes of the same user reach it (0700 home, 0600 socket). One connection at a time may publish; a connection
+that closes in the middle of a publication aborts it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from aurora_p2p.errors import AuroraError, StoreError, WireError
+from aurora_p2p.host.answers import PoolDoor
+from aurora_p2p.host.desk import PublicationDesk
+from aurora_p2p.lease.events import VersionPublished
+from aurora_p2p.local.channel import TrioChannel
+from aurora_p2p.local.clock import boottime
+from aurora_p2p.local.control import open_unix_listener
+from aurora_p2p.types import NO_BASE, Record, RunId, SwarmId
+from aurora_p2p.wire.control import Noted
+from aurora_p2p.wire.trainer import (
+    AbortPublish,
+    AskStatus,
+    Attach,
+    Attached,
+    BeginPublish,
+    Body,
+    EndPublish,
+    Failed,
+    Published,
+    StatusJson,
+    SubmitPrompts,
+    TakeRollouts,
+    TrainerRequest,
+    Waiting,
+)
+
+MAX_WAIT_SECONDS = 30.0
+
+
+class TrainerDoor:
+    """Serves trainers. on_published: called after each completed publication. status: the host's snapshot."""
+
+    def __init__(self, swarm: SwarmId, run: RunId, segment_bytes: int, desk: PublicationDesk, pool: PoolDoor) -> None:
+        self._swarm, self._run, self._segment_bytes = swarm, run, segment_bytes
+        self._desk, self._pool = desk, pool
+        self.on_published: Callable[[Published, str], None] = lambda published, kind: None
+        self.status: Callable[[], dict[str, Any]] = dict
+
+    async def serve(self, path: Path) -> None:
+        """Listen at `path` until cancelled."""
+        listener = await open_unix_listener(path)
+        try:
+            await trio.serve_listeners(self._serve_one, [listener])
+        finally:
+            path.unlink(missing_ok=True)
+
+    async def _serve_one(self, stream: trio.SocketStream) -> None:
+        channel: TrioChannel[TrainerRequest] = TrioChannel(stream, TrainerRequest)  # type: ignore[arg-type]
+        connection = _Connection()
+        try:
+            while True:
+                request, payload = await channel.receive()
+                reply = await self._answer(connection, request, payload)
+                if reply is not None:
+                    await channel.send(reply)
+        except (EOFError, WireError):
+            pass  # the trainer is gone, or is no trainer: what it began is aborted below
+        finally:
+            with trio.CancelScope(shield=True):
+                if connection.publishing:
+                    await self._desk.abort()
+                await channel.aclose()
+
+    async def _answer(self, connection: _Connection, request: TrainerRequest, payload: bytes) -> Record | None:
+        try:
+            return await self._carry_out(connection, request, payload)
+        except StoreError:
+            raise  # the ledger or the disk: the host stops rather than run ahead of what it has kept
+        except AuroraError as error:
+            failed = Failed(str(error)[:500], error.hint[:500])
+            if isinstance(request, BeginPublish | Body):
+                connection.failed = failed  # answered by EndPublish or AbortPublish: the trainer reads only then
+                return None
+            return failed
+
+    async def _carry_out(self, connection: _Connection, request: TrainerRequest, payload: bytes) -> Record | None:
+        match request:
+            case BeginPublish():
+                connection.failed = None
+                await self._desk.begin(request, self._segment_bytes)
+                connection.publishing = True
+            case Body():
+                if connection.failed is None:
+                    await self._desk.add(payload)
+            case EndPublish() | AbortPublish():
+                return await self._close(connection, request)
+            case Attach():
+                return self._attached()
+            case TakeRollouts():
+                return await self._take(request)
+            case SubmitPrompts():
+                reply = await self._pool.handle(request)
+                return reply.message if reply else Noted()
+            case AskStatus():
+                return StatusJson(json.dumps(self.status()))
+        return None
+
+    async def _close(self, connection: _Connection, request: EndPublish | AbortPublish) -> Record:
+        failed, connection.failed = connection.failed, None
+        if isinstance(request, AbortPublish) or failed is not None:
+            if connection.publishing:
+                await self._desk.abort()
+            connection.publishing = False
+            return failed if failed is not None and isinstance(request, EndPublish) else Noted()
+        manifest = await self._desk.end(request.digest)
+        connection.publishing = False
+        newest = self._desk.newest
+        if newest is None or manifest.final is None:
+            return Failed("the publication was lost")
+        await self._pool.handle(VersionPublished(newest.version, newest.manifest_hash, newest.digest))
+        published = Published(
+            newest.seq, newest.version, newest.manifest_hash, manifest.final.segments, manifest.final.length
+        )
+        self.on_published(published, newest.kind)
+        return published
+
+    def _attached(self) -> Attached:
+        newest = self._desk.newest
+        version = newest.version if newest else NO_BASE
+        return Attached(self._swarm, self._run, version, newest.digest if newest else b"", self._segment_bytes)
+
+    async def _take(self, request: TakeRollouts) -> Record:
+        give_up = boottime() + min(request.wait_seconds, MAX_WAIT_SECONDS)
+        while True:
+            reply = await self._pool.handle(request)
+            message = reply.message if reply else Failed("no answer")
+            if not isinstance(message, Waiting) or boottime() >= give_up:
+                return message
+            await self._pool.wait_for_change(give_up - boottime())
+
+
+class _Connection:
+    """What one trainer connection is in the middle of."""
+
+    def __init__(self) -> None:
+        self.publishing = False
+        self.failed: Failed | None = None

@@ -1,0 +1,152 @@
+"""What the exchange has done since the process started: counters fed with the machine's own events, for the status.
+
+Payload bytes and segments only; frames without payload are not counted. Per-peer counters are kept for members,
+per-artifact ones until the artifact is retired; totals stay.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from aurora_p2p.artifact.manifest import Manifest
+from aurora_p2p.swarm import events as ev
+from aurora_p2p.types import ArtifactId, PeerId
+
+SHOWN_ARTIFACTS = 32
+"""Newest ones in a status."""
+MAX_REASONS = 64
+"""Distinct reasons of refusal that are counted by name."""
+
+
+@dataclass(slots=True)
+class Passage:
+    """One artifact's way through this process. ours: first published by this process."""
+
+    manifest: Manifest
+    ours: bool = False
+    sent_bytes: int = 0
+    received: Counter[str] = field(default_factory=Counter)
+    """Verified segments by where they came from: "origin" or "peers"."""
+
+    def snapshot(self, have: int) -> dict[str, Any]:
+        header, final = self.manifest.header, self.manifest.final
+        return {
+            "artifact": self.manifest.artifact.hex(),
+            "version": header.version,
+            "seq": header.seq,
+            "kind": header.kind,
+            "have": have,
+            "segments": final.segments if final else 0,
+            "bytes": final.length if final else 0,
+            "sent_bytes": self.sent_bytes,
+            "from_origin": self.received["origin"],
+            "from_peers": self.received["peers"],
+        }
+
+
+class Traffic:
+    def __init__(self) -> None:
+        self.linked: dict[PeerId, bool] = {}
+        """Peers with an open link, and whether we dialled it."""
+        self._hosts: frozenset[PeerId] = frozenset()
+        self._passages: dict[ArtifactId, Passage] = {}
+        self._senders: dict[str, PeerId] = {}
+        """Who sent the payload in a spool file; each is answered at once by a Keep or a Discard."""
+        self._sent: Counter[PeerId] = Counter()
+        self._received: Counter[PeerId] = Counter()
+        self._totals = {"sent_bytes": 0, "received_bytes": 0}
+        self._segments = {"origin": 0, "peers": 0, "sent": 0}
+        self._published = {"sent_bytes": 0, "artifact_bytes": 0}
+        self._refused: Counter[str] = Counter()
+
+    def happened(self, event: ev.Event) -> None:
+        """Count an event on its way into the machine."""
+        match event:
+            case ev.SegmentIn(peer, _, token, length):
+                self._senders[token] = peer
+                self._received[peer] += length
+                self._totals["received_bytes"] += length
+            case ev.SegmentOut():
+                self._sent_out(event)
+            case ev.Publish(manifest):
+                self._passages[manifest.artifact] = Passage(manifest, ours=True)
+            case ev.Restored(manifest):
+                self._passages[manifest.artifact] = Passage(manifest)
+            case ev.Finished(artifact):
+                manifest_or_none = self.manifest_of(artifact)
+                if manifest_or_none is not None and manifest_or_none.final is not None:
+                    self._published["artifact_bytes"] += manifest_or_none.final.length
+            case ev.Retire(artifact):
+                self.forget(artifact)
+            case ev.TrustChanged():
+                self._hosts = event.hosts
+
+    def announced(self, manifest: Manifest) -> None:
+        self._passages.setdefault(manifest.artifact, Passage(manifest))
+
+    def kept(self, artifact: ArtifactId, token: str) -> None:
+        """A received segment verified."""
+        source = "origin" if self._senders.pop(token, None) in self._hosts else "peers"
+        self._segments[source] += 1
+        passage = self._passages.get(artifact)
+        if passage is not None:
+            passage.received[source] += 1
+
+    def discarded(self, token: str) -> None:
+        self._senders.pop(token, None)
+
+    def refused(self, reason: str) -> None:
+        known = reason in self._refused or len(self._refused) < MAX_REASONS
+        self._refused[reason if known else "other"] += 1
+
+    def forget(self, artifact: ArtifactId) -> None:
+        """Retired, aborted or contradicted."""
+        self._passages.pop(artifact, None)
+
+    def retain(self, members: Collection[PeerId]) -> None:
+        """Keep per-peer counters of members only."""
+        for counter in (self._sent, self._received):
+            for peer in [peer for peer in counter if peer not in members]:
+                del counter[peer]
+
+    def manifest_of(self, artifact: ArtifactId) -> Manifest | None:
+        passage = self._passages.get(artifact)
+        return passage.manifest if passage else None
+
+    def snapshot(self, have: Callable[[ArtifactId], int]) -> dict[str, Any]:
+        """Plain values (JSON). have: the number of segments held of an artifact.
+
+        published: payload bytes sent of artifacts first published by this process, and the length of those finished;
+        their quotient is the number of origin copies.
+        """
+        newest = sorted(self._passages.values(), key=lambda passage: -passage.manifest.header.seq)[:SHOWN_ARTIFACTS]
+        return {
+            **self._totals,
+            "segments": dict(self._segments),
+            "published": dict(self._published),
+            "peers": [self._peer(peer) for peer in sorted({*self.linked, *self._sent, *self._received})],
+            "artifacts": [passage.snapshot(have(passage.manifest.artifact)) for passage in newest],
+            "refused": dict(self._refused),
+        }
+
+    def _peer(self, peer: PeerId) -> dict[str, Any]:
+        return {
+            "peer": peer,
+            "linked": peer in self.linked,
+            "dialled": self.linked.get(peer, False),
+            "sent_bytes": self._sent[peer],
+            "received_bytes": self._received[peer],
+        }
+
+    def _sent_out(self, event: ev.SegmentOut) -> None:
+        self._sent[event.peer] += event.length
+        self._totals["sent_bytes"] += event.length
+        self._segments["sent"] += 1
+        passage = self._passages.get(event.artifact)
+        if passage is not None:
+            passage.sent_bytes += event.length
+            if passage.ours:
+                self._published["sent_bytes"] += event.length
