@@ -130,6 +130,12 @@ def check_table(config: ModelConfig, specs: Sequence[TensorSpec]) -> None:
         raise CheckpointError(f"the tensors do not match the model configuration: {problem}")
 
 
+def import_models() -> None:
+    """Import what build_model and a generation need: several seconds, better spent before the first weights come."""
+    import transformers.cache_utils
+    import transformers.models.qwen3.modeling_qwen3  # noqa: F401
+
+
 def build_model(config: ModelConfig, dtype: torch.dtype = torch.float32, *, initialize: bool = True) -> nn.Module:
     """A transformers causal LM of the configuration, on the CPU, in evaluation mode; tied where it says so.
 

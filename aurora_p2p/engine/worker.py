@@ -155,7 +155,7 @@ def _end_process(failure: threading.ExceptHookArgs) -> None:
 
 
 def _open_engine(start: EngineStart) -> RolloutEngine:
-    """Imports torch, with its thread count already set."""
+    """Imports torch, with its thread count already set, and all that a model needs (seconds) before one is there."""
     if start.engine != "hf":
         raise UsageError(f"there is no engine called {start.engine!r}", hint="use hf")
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
@@ -163,10 +163,12 @@ def _open_engine(start: EngineStart) -> RolloutEngine:
     import torch
 
     from aurora_p2p.engine.hf import HfEngine
+    from aurora_p2p.engine.model import import_models
 
     torch.set_num_threads(start.threads)
     if start.device != "cpu" and not (start.device.startswith("cuda") and torch.cuda.is_available()):
         raise UsageError(f"this machine has no device {start.device!r}", hint="use cpu")
+    import_models()
     return HfEngine(device=start.device, max_batch=start.max_batch)
 
 

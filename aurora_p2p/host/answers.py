@@ -69,17 +69,20 @@ class PoolDoor:
         self._changed = trio.Event()
 
     async def wait_for_change(self, seconds: float) -> None:
-        """Until something changes, or `seconds`."""
-        with trio.move_on_after(seconds):
+        """Until something changes, or `seconds`; at once when they are over."""
+        with trio.move_on_after(max(seconds, 0.0)):
             await self._changed.wait()
 
     async def run(self) -> None:
-        """End leases whose deadline passes, until cancelled. The wait is capped so that a suspend is noticed."""
+        """End leases whose deadline passes, until cancelled. The wait is capped so that a suspend is noticed.
+
+        Raises StoreError once the ledger has failed, also at somebody else's commit: the host must not outlive it.
+        """
         while True:
             await trio.sleep(min(max(self.pool.next_deadline() - boottime(), 0.01), 1.0))
             effects = self.pool.expire(now=boottime())
+            await self._ledger.commit(records_of(effects))
             if effects:
-                await self._ledger.commit(records_of(effects))
                 self.wake()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from aurora_p2p.errors import UsageError
 from aurora_p2p.host.config import HostConfig
 from aurora_p2p.local.cli import run_cli
-from aurora_p2p.local.config import default_home, load_config
+from aurora_p2p.local.config import checked, default_home, load_config
 from aurora_p2p.local.control import ask, socket_path
 
 EPILOG = """\
@@ -117,7 +117,8 @@ def _init(home: Path, options: argparse.Namespace) -> None:
         "segment_bytes": options.segment_bytes,
         "max_lease_samples": options.max_lease_samples,
     }
-    config = dataclasses.replace(HostConfig(), **{key: value for key, value in changes.items() if value is not None})
+    changes = {key: value for key, value in changes.items() if value is not None}
+    config = checked(dataclasses.replace(HostConfig(), **changes))
     swarm = init_host(home, config)
     print(f"swarm     {swarm}")
     print(f"settings  {home / CONFIG}")

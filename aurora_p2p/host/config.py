@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from aurora_p2p.local.config import setting
+from msgspec import Meta
+
+from aurora_p2p.local.config import ABOVE_0, AT_LEAST_0, setting
+from aurora_p2p.wire.limits import MAX_LEASE_SAMPLES, MAX_SEGMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +25,18 @@ class HostConfig:
     local: tuple[str, ...] = setting(
         (), "CIDRs of this swarm's private networks; members may dial addresses inside them. Goes into the ticket."
     )
-    up_kib_per_second: float = setting(0.0, "Upload cap of the data plane, KiB/s; 0: none.")
-    down_kib_per_second: float = setting(0.0, "Download cap of the data plane, KiB/s; 0: none.")
-    segment_bytes: int = setting(262_144, "Bytes of one segment: the unit of transfer, hash and ban (256 to 4194304).")
-    quota_gib: float = setting(64.0, "Disk for artifacts, GiB.")
-    max_lag: int = setting(1, "Versions a sample may be behind the step that consumes it (1: one-step asynchronous).")
-    max_lease_samples: int = setting(64, "Most samples in one lease.")
-    lease_seconds: float = setting(60.0, "Longest lease, seconds; a slower node gets fewer samples, not more time.")
+    up_kib_per_second: Annotated[float, AT_LEAST_0] = setting(0.0, "Upload cap of the data plane, KiB/s; 0: none.")
+    down_kib_per_second: Annotated[float, AT_LEAST_0] = setting(0.0, "Download cap of the data plane, KiB/s; 0: none.")
+    segment_bytes: Annotated[int, Meta(ge=256, le=MAX_SEGMENT)] = setting(
+        262_144, "Bytes of one segment: the unit of transfer, hash and ban (256 to 4194304)."
+    )
+    quota_gib: Annotated[float, ABOVE_0] = setting(64.0, "Disk for artifacts, GiB.")
+    max_lag: Annotated[int, Meta(ge=0, le=64)] = setting(
+        1, "Versions a sample may be behind the step that consumes it (1: one-step asynchronous)."
+    )
+    max_lease_samples: Annotated[int, Meta(ge=1, le=MAX_LEASE_SAMPLES)] = setting(
+        64, "Most samples in one lease (1 to 1024)."
+    )
+    lease_seconds: Annotated[float, ABOVE_0] = setting(
+        60.0, "Longest lease, seconds; a slower node gets fewer samples, not more time."
+    )

@@ -36,9 +36,11 @@ SEGMENT_BYTES = 1024
 COPY_WINDOWS = 2.8
 """Generation windows that a full copy takes under the caps: 128 s against 45 s (AuroraRL, arXiv 2602.11456)."""
 MIN_GENERATION_SECONDS = 2.0
-FIRST_PROMPTS = 96
+ENOUGH_GENERATION_SECONDS = 2.8
+"""A longer window only makes the demo longer."""
+FIRST_PROMPTS = 64
 GROUP = 8
-MAX_PROMPTS = 1024
+MIN_PROMPTS, MAX_PROMPTS = 32, 1024
 CALIBRATION_STEPS = 3
 SPARSE_STEPS = 3
 EVALUATION_SEEDS = tuple(range(5))
@@ -167,10 +169,12 @@ class DemoSwarm:
             records = list(run(settings).steps(CALIBRATION_STEPS))
             seconds = statistics.median(record.generation_seconds for record in records[1:])
             print(f"calibrate: {settings.prompts} prompts x {GROUP} take {seconds:.2f} s to generate", flush=True)
-            if seconds >= MIN_GENERATION_SECONDS or settings.prompts >= MAX_PROMPTS:
+            if MIN_GENERATION_SECONDS <= seconds <= ENOUGH_GENERATION_SECONDS or settings.prompts >= MAX_PROMPTS:
                 return settings, seconds
-            wanted = settings.prompts * 1.2 * MIN_GENERATION_SECONDS / seconds
-            settings = replace(settings, prompts=min(MAX_PROMPTS, 8 * -(-int(wanted) // 8)))
+            wanted = settings.prompts * 1.15 * MIN_GENERATION_SECONDS / seconds
+            if seconds > ENOUGH_GENERATION_SECONDS and wanted <= MIN_PROMPTS:
+                return settings, seconds
+            settings = replace(settings, prompts=max(MIN_PROMPTS, min(MAX_PROMPTS, 8 * -(-int(wanted) // 8))))
 
     def _cap(self, bytes_per_second: float) -> None:
         kib = bytes_per_second / 1024
@@ -180,6 +184,7 @@ class DemoSwarm:
 
     def _phase(self, name: str, run: AsyncRun, steps: int) -> PhaseFigures:
         """Run one phase between two snapshots of every program's status."""
+        self._wait_for_version(run.enter())
         before, started = self._statuses(), boottime()
         records = []
         for record in run.steps(steps):
@@ -192,13 +197,15 @@ class DemoSwarm:
                 flush=True,
             )
         seconds = boottime() - started
-        version = records[-1].publication.version
+        self._wait_for_version(records[-1].publication.version)
+        return PhaseFigures(records, seconds, before, self._statuses())
+
+    def _wait_for_version(self, version: int) -> None:
         wait_until(
             lambda: all(node.status()["version"] >= version for node in self.nodes),
             START_SECONDS,
             f"every node at version {version}",
         )
-        return PhaseFigures(records, seconds, before, self._statuses())
 
     def _statuses(self) -> Statuses:
         return Statuses(self.host.status(), [node.status() for node in self.nodes])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import statistics
 from collections import Counter
 from dataclasses import dataclass
@@ -151,7 +152,7 @@ def changed_ratio(record: StepRecord) -> float:
 
 def quantile(values: list[float], share: float) -> float | None:
     """Nearest-rank quantile of sorted values; None of none."""
-    return values[min(len(values) - 1, int(share * len(values)))] if values else None
+    return values[max(math.ceil(share * len(values)) - 1, 0)] if values else None
 
 
 def render_table(report: dict[str, Any]) -> str:

@@ -41,13 +41,14 @@ class PublicationDesk:
         self._swarm, self._publish, self._ledger = swarm, publish, ledger
         self._store, self._driver = store, driver
         self._open: Publication | None = None
+        self._beginning = False
         self.newest: Newest | None = None
         self.completed = 0
 
     @property
     def busy(self) -> bool:
         """Whether an artifact is being published now."""
-        return self._open is not None
+        return self._beginning or self._open is not None
 
     async def restore(self, found: list[tuple[Manifest, set[int]]]) -> None:
         """After a start: offer what is complete again, and abort what was cut off."""
@@ -59,30 +60,50 @@ class PublicationDesk:
         for manifest, have in found:
             newest = newest_of(manifest)
             if newest is None or not self._store.is_complete(manifest.artifact):
+                self._store.retire(manifest.artifact)
                 continue
             await self._driver.feed(Restored(manifest, have, origin=True))
             if self.newest is None or newest.seq > self.newest.seq:
                 self.newest = newest
 
     async def begin(self, begin: BeginPublish, segment_bytes: int) -> None:
-        """Reserve a seq, sign the header, offer it. Raises StaleError for a base that is not the newest publication."""
-        if self._open is not None:
+        """Reserve a seq, sign the header, offer it. Raises StaleError for a base that is not the newest publication.
+
+        Whatever it raises, no publication is open afterwards.
+        """
+        if self.busy:
             raise AuroraError("another publication is under way", hint="wait for it, or close that trainer")
-        base = self.newest if begin.kind == "delta" else None
-        if begin.kind == "delta" and (base is None or begin.base_digest != base.digest):
-            raise StaleError(
-                "the delta's base is not the newest publication", hint="attach again, or publish a snapshot"
-            )
-        if begin.kind == "snapshot" and begin.base_version != NO_BASE:
-            raise ShapeError("a snapshot has no base")
-        if self.newest is not None and begin.version < self.newest.version:
-            raise StaleError(f"version {begin.version} is older than {self.newest.version}, which is published")
-        seq = await self._ledger.reserve_seq(begin.version)
-        header = make_header(begin, self._swarm, self._ledger.run, seq, base, segment_bytes)
-        publication = await trio.to_thread.run_sync(partial(Publication, header, self._publish, self._store))
-        self._open = publication
-        await self._ledger.commit([PublicationOpened(seq, publication.artifact)])
-        await self._driver.feed(Publish(publication.manifest))
+        base = self._base_of(begin)
+        self._beginning = True
+        try:
+            seq = await self._ledger.reserve_seq(begin.version)
+            header = make_header(begin, self._swarm, self._ledger.run, seq, base, segment_bytes)
+            publication = await trio.to_thread.run_sync(partial(Publication, header, self._publish, self._store))
+            self._open = publication
+            await self._ledger.commit([PublicationOpened(seq, publication.artifact)])
+            await self._driver.feed(Publish(publication.manifest))
+        except AuroraError:
+            await self.abort()
+            raise
+        finally:
+            self._beginning = False
+
+    def _base_of(self, begin: BeginPublish) -> Newest | None:
+        """What the header names as its base; raises when `begin` does not follow the newest publication."""
+        newest = self.newest
+        if begin.kind == "snapshot":
+            if begin.base_version != NO_BASE:
+                raise ShapeError("a snapshot has no base")
+            base, lowest = None, newest.version if newest else 0
+        else:
+            if newest is None or (begin.base_version, begin.base_digest) != (newest.version, newest.digest):
+                raise StaleError(
+                    "the delta's base is not the newest publication", hint="attach again, or publish a snapshot"
+                )
+            base, lowest = newest, newest.version + 1
+        if begin.version < lowest:
+            raise StaleError(f"version {begin.version} is out of order: {lowest} is the lowest that may follow")
+        return base
 
     async def add(self, piece: bytes) -> None:
         """The next bytes of the open publication."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from aurora_p2p.errors import AuroraError, StoreError, WireError
+from aurora_p2p.errors import AuroraError, WireError
 from aurora_p2p.host.answers import PoolDoor
 from aurora_p2p.host.desk import PublicationDesk
 from aurora_p2p.lease.events import VersionPublished
@@ -79,9 +79,7 @@ class TrainerDoor:
     async def _answer(self, connection: _Connection, request: TrainerRequest, payload: bytes) -> Record | None:
         try:
             return await self._carry_out(connection, request, payload)
-        except StoreError:
-            raise  # the ledger or the disk: the host stops rather than run ahead of what it has kept
-        except AuroraError as error:
+        except AuroraError as error:  # a ledger that failed also ends PoolDoor.run, and so the host
             failed = Failed(str(error)[:500], error.hint[:500])
             if isinstance(request, BeginPublish | Body):
                 connection.failed = failed  # answered by EndPublish or AbortPublish: the trainer reads only then
@@ -96,6 +94,7 @@ class TrainerDoor:
                 connection.publishing = True
             case Body():
                 if connection.failed is None:
+                    connection.require_publishing()
                     await self._desk.add(payload)
             case EndPublish() | AbortPublish():
                 return await self._close(connection, request)
@@ -117,8 +116,13 @@ class TrainerDoor:
                 await self._desk.abort()
             connection.publishing = False
             return failed if failed is not None and isinstance(request, EndPublish) else Noted()
-        manifest = await self._desk.end(request.digest)
+        connection.require_publishing()
         connection.publishing = False
+        try:
+            manifest = await self._desk.end(request.digest)
+        except AuroraError:
+            await self._desk.abort()
+            raise
         newest = self._desk.newest
         if newest is None or manifest.final is None:
             return Failed("the publication was lost")
@@ -150,3 +154,8 @@ class _Connection:
     def __init__(self) -> None:
         self.publishing = False
         self.failed: Failed | None = None
+
+    def require_publishing(self) -> None:
+        """A connection completes what it began itself, never another's."""
+        if not self.publishing:
+            raise AuroraError("no publication is open on this connection", hint="send BeginPublish first")

@@ -6,6 +6,7 @@ without it and needs it again only to sign a new generation.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from aurora_p2p.crypto.identity import Identity
@@ -14,6 +15,7 @@ from aurora_p2p.errors import StaleError, StoreError, UsageError, WireError
 from aurora_p2p.host.config import HostConfig
 from aurora_p2p.local.config import make_home, render_config
 from aurora_p2p.local.files import write_durably
+from aurora_p2p.store.ledger import Ledger
 from aurora_p2p.types import Generation, SwarmId
 from aurora_p2p.wire.codec import decode, encode
 from aurora_p2p.wire.signed import open_signed, seal
@@ -21,6 +23,7 @@ from aurora_p2p.wire.trust import Charter, Delegation
 
 CHARTER = "charter.bin"
 CONFIG = "run.toml"
+LEDGER = "ledger.sqlite"
 ROOT = "root.key"
 
 
@@ -46,14 +49,25 @@ def write_charter(home: Path, root: Identity, keys: RoleKeys, swarm: SwarmId, ge
 
 
 def delegate(home: Path, root_file: Path) -> Generation:
-    """Sign the next generation for the keys in `home` with the root. Raises StaleError for another swarm's root."""
+    """Sign the next generation for the keys in `home` with the root. Raises StaleError for another swarm's root.
+
+    The next one is past every generation that this home's ledger has used, also when the charter is from a backup. The
+    ledger is locked while the host runs: StoreError.
+    """
     charter, delegation = load_charter(home)
     root = Identity.load(root_file)
     if root.peer != charter.delegation.signer:
         raise StaleError(f"{root_file} is not the root of this swarm", hint=f"the root is {charter.delegation.signer}")
-    following = Generation(delegation.generation + 1)
+    following = Generation(max(delegation.generation, _generation_used(home)) + 1)
     write_charter(home, root, RoleKeys.load(home), delegation.swarm, following)
     return following
+
+
+def _generation_used(home: Path) -> Generation:
+    if not (home / LEDGER).exists():
+        return Generation(0)
+    with contextlib.closing(Ledger.open(home / LEDGER)) as ledger:
+        return ledger.generation
 
 
 def load_charter(home: Path) -> tuple[Charter, Delegation]:

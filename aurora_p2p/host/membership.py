@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.errors import WireError
 from aurora_p2p.types import Epoch, Generation, PeerId, SwarmId
+from aurora_p2p.wire.codec import MAX_MESSAGE
 from aurora_p2p.wire.control import Join, Reason, Refusal
 from aurora_p2p.wire.limits import MAX_MEMBERS
 from aurora_p2p.wire.signed import Signed, open_signed, seal
@@ -18,6 +19,9 @@ from aurora_p2p.wire.trust import Member, PeerRecord, Roster
 
 GONE_SECONDS = 60.0
 """A member that neither holds a link nor asks for anything this long leaves the roster."""
+
+MAX_RECORD_BYTES = MAX_MESSAGE // MAX_MEMBERS - 512
+"""Encoded body of one record: a full roster of the largest is still one message. An honest one has below 1.5 KB."""
 
 
 class Membership:
@@ -43,6 +47,8 @@ class Membership:
         """Admit the sender of `join`, or say why not. The record must be its own and newer than the one known."""
         if join.swarm != self._swarm:
             return Refusal(Reason.WRONG_SWARM, f"this host serves {self._swarm}")
+        if len(join.record.body) > MAX_RECORD_BYTES:
+            return Refusal(Reason.BAD_RECORD, f"a record has at most {MAX_RECORD_BYTES} bytes: name fewer addresses")
         try:
             record = open_signed(join.record, PeerRecord, {peer})
         except WireError as error:

@@ -12,7 +12,6 @@ A start aborts what was cut off, offers what is complete again, and replays the 
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -264,7 +263,7 @@ class _Host:
         socket = socket_path(self._parts.home, "trainer")
         self._parts.output.event("publishing", f"publishing version 0 from {folder}")
         command = [sys.executable, "-m", "aurora_p2p.train.publish", folder, "--socket", str(socket)]
-        result = await trio.run_process(command, capture_stdout=True, stderr=subprocess.PIPE, check=False)
+        result = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
         if result.returncode:
             lines = result.stderr.decode(errors="replace").strip().splitlines()
             reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")

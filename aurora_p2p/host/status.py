@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from aurora_p2p.host.desk import PublicationDesk
-from aurora_p2p.host.membership import Membership
-from aurora_p2p.lease.pool import WorkPool
 from aurora_p2p.lease.status import status_of
 from aurora_p2p.local.clock import boottime
-from aurora_p2p.net.drive import ExchangeDriver
-from aurora_p2p.types import RunId
-from aurora_p2p.wire.trust import Delegation
+
+if TYPE_CHECKING:  # a status is also rendered where nothing of this runs
+    from aurora_p2p.host.desk import PublicationDesk
+    from aurora_p2p.host.membership import Membership
+    from aurora_p2p.lease.pool import WorkPool
+    from aurora_p2p.net.drive import ExchangeDriver
+    from aurora_p2p.types import RunId
+    from aurora_p2p.wire.trust import Delegation
 
 
 def snapshot(

@@ -17,6 +17,9 @@ from typing import NoReturn
 from aurora_p2p.errors import AuroraError, StoreError
 
 INTERRUPTED = 130
+Expected = AuroraError | OSError | KeyboardInterrupt
+EXPECTED = (AuroraError, OSError, KeyboardInterrupt)
+"""What may end a program without being a bug."""
 
 
 def run_cli(main: Callable[[], int | None]) -> NoReturn:
@@ -24,35 +27,33 @@ def run_cli(main: Callable[[], int | None]) -> NoReturn:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         status = main() or 0
-    except KeyboardInterrupt:
-        status = INTERRUPTED
-    except BrokenPipeError:  # `aurora-… | head`: the reader has gone, and that is no error of ours
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 0
-    except OSError as error:
-        status = _report(StoreError(f"{error.filename or 'system'}: {error.strerror or error}"))
-    except AuroraError as error:
-        status = _report(error)
+        sys.stdout.flush()
     except BaseExceptionGroup as group:
         status = _report(expected(group))
+    except EXPECTED as error:
+        status = _report(error)
     sys.exit(status)
 
 
-def expected(group: BaseExceptionGroup[BaseException]) -> AuroraError | KeyboardInterrupt:
+def expected(group: BaseExceptionGroup[BaseException]) -> Expected:
     """The one error for a person inside nurseries' groups. Re-raises the group when it holds a bug as well."""
-    rest = group.split((AuroraError, KeyboardInterrupt))[1]
-    if rest is not None:
+    if group.split(EXPECTED)[1] is not None:
         raise group
     leaf: BaseException = group
     while isinstance(leaf, BaseExceptionGroup):
         leaf = leaf.exceptions[0]
-    assert isinstance(leaf, AuroraError | KeyboardInterrupt)  # noqa: S101  # split() left nothing else
+    assert isinstance(leaf, EXPECTED)  # noqa: S101  # split() left nothing else
     return leaf
 
 
-def _report(error: AuroraError | KeyboardInterrupt) -> int:
+def _report(error: Expected) -> int:
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
+    if isinstance(error, BrokenPipeError):  # `aurora-… | head`: the reader has gone, and that is no error of ours
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    if isinstance(error, OSError):
+        error = StoreError(f"{error.filename or 'system'}: {error.strerror or error}")
     print(f"error: {error}", file=sys.stderr)
     if error.hint:
         print(f"hint:  {error.hint}", file=sys.stderr)

@@ -1,7 +1,8 @@
 """Configuration: one frozen dataclass per program, kept as a TOML file in which every key is documented.
 
 setting(default, "what it is, with its unit")      one field
-load_config(path, Kind)                            unknown keys and wrong types are errors that name the nearest key
+load_config(path, Kind)                            unknown keys and wrong values are errors that name the key
+checked(config)                                    the same for values that came from the command line
 render_config(config)                              the file `init` writes: every key, its default, its meaning
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import os
 import tomllib
 from pathlib import Path
@@ -20,6 +22,10 @@ import platformdirs
 from aurora_p2p.errors import StoreError, UsageError
 
 T = TypeVar("T")
+
+AT_LEAST_0 = msgspec.Meta(ge=0, le=2**40)
+ABOVE_0 = msgspec.Meta(gt=0, le=2**40)
+"""Ranges of settings, `Annotated[float, ABOVE_0]`: finite, and no number too large for what is computed from it."""
 
 
 def setting(default: Any, meaning: str) -> Any:
@@ -53,7 +59,7 @@ def make_home(home: Path) -> Path:
 def load_config(path: Path, kind: type[T]) -> T:
     """Read a TOML file into `kind`. Missing keys take their defaults. Raises UsageError or StoreError."""
     try:
-        table = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -63,10 +69,19 @@ def load_config(path: Path, kind: type[T]) -> T:
         if key not in names:
             near = difflib.get_close_matches(key, names, n=1)
             raise UsageError(f"{path}: unknown key {key!r}", hint=f"did you mean {near[0]!r}?" if near else "")
+    return _convert(table, kind, f"{path}: ")
+
+
+def checked(config: T) -> T:
+    """`config` again. Raises UsageError naming the setting that is out of its range."""
+    return _convert(dataclasses.asdict(config), type(config), "")  # type: ignore[call-overload]
+
+
+def _convert(table: dict[str, Any], kind: type[T], where: str) -> T:
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path}: {error}") from error
+        raise UsageError(f"{where}{error}".replace("`$.", "`")) from error
 
 
 def render_config(config: Any, heading: str) -> str:
@@ -80,8 +95,8 @@ def render_config(config: Any, heading: str) -> str:
 def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, str):  # a JSON string is a TOML one, but for DEL
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     return repr(value)

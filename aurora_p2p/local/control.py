@@ -2,7 +2,8 @@
 
     {"command": "status"}  ->  {"ok": true, ...}          {"command": "nonsense"}  ->  {"ok": false, "error": "..."}
 
-Only processes of the same user reach it: the folder is private and the socket is 0600.
+Only processes of the same user reach it: the folder is private and the socket is 0600. The asking side needs no trio,
+which is imported by the serving side alone: `--help` and `status` answer at once.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import json
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import trio
+from aurora_p2p.errors import AuroraError, PortInUseError, UnreachableError, UsageError
 
-from aurora_p2p.errors import AuroraError, UnreachableError
+if TYPE_CHECKING:
+    import trio
 
 MAX_REQUEST = 1 << 16
 MAX_PATH = 100
@@ -31,12 +34,14 @@ def socket_path(home: Path, name: str) -> Path:
     """Where a daemon with this home listens; a short link in /tmp is not used: a long home is an error instead."""
     path = home / f"{name}.sock"
     if len(os.fsencode(path)) > MAX_PATH:
-        raise AuroraError(f"{path} is too long for a Unix socket", hint="choose a shorter --home")
+        raise UsageError(f"{path} is too long for a Unix socket", hint="choose a shorter --home")
     return path
 
 
 async def open_unix_listener(path: Path) -> trio.SocketListener:
-    """Listen at `path`, replacing what a killed process left; refuses when another process still listens."""
+    """Listen at `path`, replacing what a killed process left. Raises PortInUseError when another process listens."""
+    import trio
+
     probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with contextlib.closing(probe):
         try:
@@ -44,7 +49,7 @@ async def open_unix_listener(path: Path) -> trio.SocketListener:
         except OSError:
             path.unlink(missing_ok=True)
         else:
-            raise AuroraError(f"another process already answers at {path}", hint="stop it first, or use another --home")
+            raise PortInUseError(f"another process answers at {path}", hint="stop it first, or use another --home")
     listener = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
     await listener.bind(str(path))
     path.chmod(0o600)
@@ -53,15 +58,19 @@ async def open_unix_listener(path: Path) -> trio.SocketListener:
 
 
 async def serve_control(path: Path, commands: Mapping[str, Handler]) -> None:
-    """Answer control requests until cancelled."""
+    """Answer control requests until cancelled. Raises PortInUseError."""
+    import trio
+
     listener = await open_unix_listener(path)
     try:
-        await trio.serve_listeners(lambda stream: _serve_one(stream, commands), [listener])
+        await trio.serve_listeners(partial(_serve_one, commands=commands), [listener])
     finally:
         path.unlink(missing_ok=True)
 
 
 async def _serve_one(stream: trio.SocketStream, commands: Mapping[str, Handler]) -> None:
+    import trio
+
     with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
         async with stream:
             buffer = b""
@@ -77,12 +86,14 @@ async def _serve_one(stream: trio.SocketStream, commands: Mapping[str, Handler])
 async def _answer(line: bytes, commands: Mapping[str, Handler]) -> dict[str, Any]:
     try:
         request = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         return {"ok": False, "error": "not a JSON object"}
-    if not isinstance(request, dict) or request.get("command") not in commands:
+    command = request.get("command") if isinstance(request, dict) else None
+    handler = commands.get(command) if isinstance(command, str) else None
+    if handler is None:
         return {"ok": False, "error": f"commands are: {', '.join(sorted(commands))}"}
     try:
-        return {"ok": True, **await commands[request["command"]](request)}
+        return {"ok": True, **await handler(request)}
     except AuroraError as error:
         return {"ok": False, "error": str(error), "hint": error.hint}
 
@@ -96,9 +107,9 @@ def ask(path: Path, command: str, **arguments: Any) -> dict[str, Any]:
             sock.connect(str(path))
             sock.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
             with sock.makefile("rb") as file:
-                answer = json.loads(file.readline())
-        except (OSError, json.JSONDecodeError) as error:
+                answer = dict(json.loads(file.readline()))
+        except (OSError, ValueError, TypeError) as error:
             raise UnreachableError(f"no daemon answers at {path}", hint="is it running? is --home the same?") from error
     if not answer.pop("ok", False):
         raise AuroraError(str(answer.get("error")), hint=str(answer.get("hint", "")))
-    return dict(answer)
+    return answer

@@ -54,7 +54,7 @@ class Bucket:
                 if next(iter(self._queue)) is not taker:
                     return 0, float("inf")
             missing = (0 if urgent else granted) - self._tokens
-            if missing > 0:
+            if missing >= 1:  # less than a byte is not worth a wait that rounds to nothing
                 return 0, now + missing / self.rate
             self._tokens -= granted
             if not urgent:

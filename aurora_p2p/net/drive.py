@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from trio import TaskStatus
 
 from aurora_p2p.artifact.store import ArtifactStore
 from aurora_p2p.crypto.identity import Identity
@@ -40,8 +39,8 @@ from aurora_p2p.wire.codec import decode, encode
 from aurora_p2p.wire.exchange import ExchangeFrame, SegmentData
 
 MAX_WAIT_SECONDS = 1.0
-MIN_WAIT_SECONDS = 0.001
-"""Deadlines closer together than this are met together."""
+LOOK_SECONDS = 0.004
+"""Between two looks at the machine's deadlines: the events of a burst share one."""
 MAX_NOTICES = 256
 PAUSE_SECONDS = 5.0
 """From a disk that refused to the next attempt."""
@@ -74,9 +73,11 @@ async def open_exchange(
     except OSError as error:
         raise StoreError(f"cannot use {spool}: {error.strerror}") from error
     start = bulk.BulkStart(identity.seed, swarm, host, port, up_rate, down_rate, str(spool))
-    driver = ExchangeDriver(identity.peer, DataPlane(start, log), store, Gate(identity.peer, _CHANCE, local))
+    plane = DataPlane(start, log)
+    driver = ExchangeDriver(identity.peer, plane, store, Gate(identity.peer, _CHANCE, local))
     async with trio.open_nursery() as nursery:
-        await nursery.start(driver.run_plane)
+        nursery.start_soon(driver.run_plane)
+        await plane.listening.wait()
         nursery.start_soon(driver.run_clock)
         nursery.start_soon(driver.run_store)
         yield driver
@@ -114,6 +115,7 @@ class ExchangeDriver:
         if isinstance(event, ev.Publish | ev.Restored) and len(event.manifest.signed_header.body) > bulk.MAX_FRAME // 2:
             raise ShapeError("the header is too large for a frame: fewer tensors, or shorter names")
         self._apply(event)
+        await trio.lowlevel.checkpoint()
         await self._plane.commands.room()
 
     async def change_caps(self, up_kib: object = None, down_kib: object = None) -> Mapping[str, float]:
@@ -141,8 +143,8 @@ class ExchangeDriver:
 
     # ---- tasks
 
-    async def run_plane(self, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        await self._plane.run(self._arrived, self._begun, self._lost, task_status)
+    async def run_plane(self) -> None:
+        await self._plane.run(self._arrived, self._begun, self._lost)
 
     async def run_store(self) -> None:
         await self._keeper.run()
@@ -151,14 +153,17 @@ class ExchangeDriver:
         """The one timer."""
         while True:
             now = boottime()
-            if self._machine.next_deadline() <= now:
+            due = self._machine.next_deadline()
+            if due <= now:
                 for effect in self._machine.expire(now=now):
                     self._carry_out(effect)
                 self._drain()
+                due = self._machine.next_deadline()
             self._housekeep(now)
             self._changed = trio.Event()
-            due = min(self._machine.next_deadline(), self._gate.next_deadline(), self._resume_at)
-            with trio.move_on_after(min(max(due - boottime(), MIN_WAIT_SECONDS), MAX_WAIT_SECONDS)):
+            due = min(due, self._gate.next_deadline(), self._resume_at)
+            await trio.sleep(LOOK_SECONDS)
+            with trio.move_on_after(min(max(due - boottime(), 0.0), MAX_WAIT_SECONDS)):
                 await self._changed.wait()
 
     def _housekeep(self, now: float) -> None:
@@ -185,6 +190,7 @@ class ExchangeDriver:
     async def _arrived(self, event: bulk.BulkEvent) -> None:
         self._translate(event)
         self._changed.set()
+        await trio.lowlevel.checkpoint()
         await self._plane.commands.room()
         await self._keeper.jobs.room()
         await self.notices.room()

@@ -141,7 +141,11 @@ class ControlHost:
 
         async def talk(peer: PeerId, stream: Stream) -> None:
             while (body := await _read_frame(stream, limit, IDLE_SECONDS, FRAME_SECONDS)) is not None:
-                reply = await handler(peer, decode(body, kind, limit=limit))
+                request = decode(body, kind, limit=limit)
+                try:
+                    reply = await handler(peer, request)
+                except STREAM_FAULTS as error:  # else it would pass for a fault of this stream, unlogged
+                    raise RuntimeError(f"the handler of {protocol} failed") from error
                 await stream.write(encode_frame(encode(reply)))
 
         self.serve_stream(protocol, talk)

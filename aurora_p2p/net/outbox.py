@@ -85,8 +85,8 @@ class Outbox:
             stats_at = now + STATS_SECONDS if due else stats_at
             if relieved:
                 self._drained()
-            for event in batch:
-                self._channel.send(event)
+            if batch:
+                self._channel.send_batch(batch)
 
     def _take(self, with_stats: bool) -> list[BulkEvent]:
         """Some events, and the statistics when they are due."""

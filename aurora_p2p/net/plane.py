@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 import trio
-from trio import TaskStatus
 
 from aurora_p2p.errors import ChildError, PortInUseError, UsageError
 from aurora_p2p.local.child import Child, open_child
@@ -16,6 +15,8 @@ from aurora_p2p.wire.bulk import BulkCommand, BulkEvent, BulkStart, Listening, S
 
 MAX_COMMANDS = 1024
 """Commands waiting for the child: it takes them as fast as they come unless it is dying."""
+BATCH = 64
+"""Commands of one write."""
 START_SECONDS = 30.0
 RESTART_SECONDS = 1.0
 MODULE = "aurora_p2p.net.bulk"
@@ -27,6 +28,8 @@ class DataPlane:
     def __init__(self, start: BulkStart, log: Path | None) -> None:
         self.start, self.restarts = start, 0
         self.commands: Backlog[BulkCommand] = Backlog(MAX_COMMANDS)
+        self.listening = trio.Event()
+        """Set once the first child listens; `start.listen_port` is its port then."""
         self._log = log
 
     def set_rates(self, up_rate: int, down_rate: int) -> None:
@@ -38,7 +41,6 @@ class DataPlane:
         arrived: Callable[[BulkEvent], Awaitable[None]],
         begun: Callable[[], None],
         lost: Callable[[], None],
-        task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """One child after the other, for ever. Raises PortInUseError, UsageError or ChildError when none starts."""
         while True:
@@ -47,8 +49,7 @@ class DataPlane:
                 await self._begin(child)
                 self.commands.clear()
                 begun()
-                task_status.started()
-                task_status = trio.TASK_STATUS_IGNORED
+                self.listening.set()
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, child, nursery.cancel_scope)
                     nursery.start_soon(self._read, child, arrived, nursery.cancel_scope)
@@ -77,8 +78,8 @@ class DataPlane:
 
     async def _write(self, child: Child[BulkEvent], stop: trio.CancelScope) -> None:
         try:
-            async for command in self.commands:
-                await child.channel.send(command)
+            while True:
+                await child.channel.send_batch(await self.commands.take(BATCH))
         except EOFError:
             stop.cancel()
 

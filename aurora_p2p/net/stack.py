@@ -246,6 +246,8 @@ def _root_cause(error: BaseException) -> str:
     while True:
         if isinstance(error, MultiError) and error.errors:
             error = error.errors[-1]
+        elif isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
         elif error.__cause__ is not None:
             error = error.__cause__
         else:

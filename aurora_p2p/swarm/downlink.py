@@ -13,12 +13,12 @@ from aurora_p2p.artifact.manifest import ContradictionError
 from aurora_p2p.errors import WireError
 from aurora_p2p.swarm.catalog import Holding
 from aurora_p2p.swarm.events import Discard, Keep, Refused, SegmentIn
-from aurora_p2p.swarm.link import MIN_SILENCE, SILENCE_FACTOR, Key, Link
+from aurora_p2p.swarm.link import MIN_SILENCE, SILENCE_FACTOR, Link
 from aurora_p2p.swarm.origin import MAX_CREDIT
 from aurora_p2p.swarm.picker import MAX_COPIES
 from aurora_p2p.swarm.table import Table
 from aurora_p2p.types import ArtifactId, PeerId
-from aurora_p2p.wire.exchange import Cancel, Credit, Reject, RequestSegments
+from aurora_p2p.wire.exchange import Cancel, Credit, Reject, RequestSegments, SegmentData
 
 MAX_OUTSTANDING = 64
 """Requests in flight over all peers."""
@@ -44,12 +44,7 @@ class Downlink:
         """
         index, fetch = event.frame.index, holding.fetch
         expected = self._settle(link, holding, event, now)
-        if not expected or not fetch.wanted or not fetch.missing >> index & 1:
-            if not expected:
-                self._table.emit(Refused(link.peer, "it sent a segment that nobody asked for"))
-            self._table.emit(Discard(event.token))
-            return None
-        try:
+        try:  # whatever becomes of the segment: its page is not sent to us again
             page = holding.take_page(index, event.frame.page)
         except ContradictionError:
             self._table.emit(Discard(event.token))
@@ -57,6 +52,11 @@ class Downlink:
         except WireError as error:
             self._table.emit(Discard(event.token))
             return f"a wrong page: {error}"
+        if not expected or not fetch.wanted or not fetch.missing >> index & 1:
+            if not expected:
+                self._table.emit(Refused(link.peer, "it sent a segment that nobody asked for"))
+            self._table.emit(Discard(event.token))
+            return None
         if page is None or holding.manifest.expected(index) != event.digest:
             self._table.emit(Discard(event.token))
             if page is not None:
@@ -66,10 +66,19 @@ class Downlink:
         self._keep(link, holding, event)
         return None
 
-    def lost(self, link: Link, holding: Holding, key: Key) -> None:
-        """It arrived, but our disk could not take it."""
-        link.requests.pop(key, None)
-        holding.fetch.settle(link.peer, key[1])
+    def lost(self, link: Link, holding: Holding, frame: SegmentData) -> str | None:
+        """It arrived, but our disk could not take it. Returns and raises like `arrived`."""
+        link.requests.pop((frame.artifact, frame.index), None)
+        holding.fetch.settle(link.peer, frame.index)
+        if frame.push:
+            self._spend_credit(link, holding)
+        try:
+            holding.take_page(frame.index, frame.page)
+        except ContradictionError:
+            raise
+        except WireError as error:
+            return f"a wrong page: {error}"
+        return None
 
     def rejected(self, link: Link, frame: Reject, now: float) -> None:
         holding = self._table.catalog.artifacts.get(frame.artifact)
@@ -142,13 +151,17 @@ class Downlink:
     def _settle(self, link: Link, holding: Holding, event: SegmentIn, now: float) -> bool:
         """Close the books on one arrival. Whether we had asked for it, or granted credit for it."""
         key = (event.frame.artifact, event.frame.index)
-        expected = link.delivered(key, event.length, now)
+        expected = link.delivered(key, holding.manifest.header.segment_bytes, now)
         holding.fetch.settle(link.peer, event.frame.index)
         if event.frame.push:
-            credit = holding.fetch.credit.get(link.peer, 0)
-            holding.fetch.credit[link.peer] = max(credit - 1, 0)
-            expected = expected or credit > 0
+            expected = self._spend_credit(link, holding) or expected
         return expected
+
+    def _spend_credit(self, link: Link, holding: Holding) -> bool:
+        """Whether there was any for a push."""
+        credit = holding.fetch.credit.get(link.peer, 0)
+        holding.fetch.credit[link.peer] = max(credit - 1, 0)
+        return credit > 0
 
     def _keep(self, link: Link, holding: Holding, event: SegmentIn) -> None:
         index, fetch = event.frame.index, holding.fetch
@@ -220,11 +233,9 @@ class Downlink:
             fetch, size = holding.fetch, holding.manifest.header.segment_bytes
             if len(fetch.copies.get(index, ())) >= MAX_COPIES:
                 continue
-            able = [
-                other
-                for other in self._table.links.values()
-                if other is not link and fetch.peers.counted(other.peer) >> index & 1 and other.slots(size, now) > 0
-            ]
+            free = [other for other in self._table.links.values() if other is not link and other.slots(size, now) > 0]
+            able = [other for other in free if fetch.peers.counted(other.peer) >> index & 1]
+            able = able or [other for other in free if fetch.host_offers(other.peer, index)]
             if able:
                 self._ask(self._cheapest(able, size), holding, index, now)
 

@@ -245,12 +245,8 @@ class Exchange:
         match event:
             case ev.FrameIn(_, frame):
                 self._frame(link, frame, now)
-            case ev.SegmentIn():
+            case ev.SegmentIn() | ev.SegmentLost():
                 self._segment(link, event, now)
-            case ev.SegmentLost(_, frame):
-                holding = self._catalog.artifacts.get(frame.artifact)
-                if holding is not None:
-                    self._downlink.lost(link, holding, (frame.artifact, frame.index))
 
     def _frame(self, link: Link, frame: frames.ExchangeFrame, now: float) -> None:
         match frame:
@@ -345,14 +341,18 @@ class Exchange:
         if holding.seeder and new:
             self._note(artifact, holding.seeder.announced(self._links, link.peer, new, now), now)
 
-    def _segment(self, link: Link, event: ev.SegmentIn, now: float) -> None:
+    def _segment(self, link: Link, event: ev.SegmentIn | ev.SegmentLost, now: float) -> None:
         holding = self._catalog.artifacts.get(event.frame.artifact)
         if holding is None or holding.seeder:
-            link.delivered((event.frame.artifact, event.frame.index), event.length, now)
-            self._table.emit(ev.Discard(event.token))
+            if isinstance(event, ev.SegmentIn):
+                link.delivered((event.frame.artifact, event.frame.index), event.length, now)
+                self._table.emit(ev.Discard(event.token))
             return
         try:
-            fault = self._downlink.arrived(link, holding, event, now)
+            if isinstance(event, ev.SegmentIn):
+                fault = self._downlink.arrived(link, holding, event, now)
+            else:
+                fault = self._downlink.lost(link, holding, event.frame)
         except ContradictionError as error:
             self._contradicted(holding.artifact, str(error))
             return

@@ -48,7 +48,10 @@ class Pace:
         self._measured = False
 
     def deliver(self, count: int, since: float, now: float) -> None:
-        """`count` bytes arrived; the oldest outstanding work is from `since`."""
+        """`count` bytes arrived; the oldest outstanding work is from `since`.
+
+        A short last segment counts in full: its time is the queue's, and would make the peer look slow.
+        """
         sample = max(now - max(since, self.last), 0.0) / max(count, 1)
         weight = SMOOTHING if self._measured else 1.0
         self.seconds_per_byte += weight * (sample - self.seconds_per_byte)

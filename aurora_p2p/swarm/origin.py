@@ -19,6 +19,7 @@ from aurora_p2p.swarm.picker import Availability, bits
 from aurora_p2p.types import PeerId
 
 WATCH_SECONDS = 0.3
+MAX_WATCH_SECONDS = 30.0
 WATCH_SEGMENTS = 4
 """The watch allows for this many segment times of the link to the first holder, besides two round trips."""
 PATIENCE = 10
@@ -33,7 +34,8 @@ SCAN = 16
 
 def watch_seconds(link: Link, segment_bytes: int) -> float:
     """How long a first holder may take to pass a segment on."""
-    return WATCH_SECONDS + 2 * link.latency + WATCH_SEGMENTS * segment_bytes * link.outgoing.seconds_per_byte
+    expected = 2 * link.latency + WATCH_SEGMENTS * segment_bytes * link.outgoing.seconds_per_byte
+    return min(WATCH_SECONDS + expected, MAX_WATCH_SECONDS)
 
 
 class Seeder:

@@ -177,6 +177,10 @@ class Fetch:
         mask = self.idle & self.peers.levels[0] & self._fallback.get(host, 0)
         return random_bit(mask, rng) if mask else None
 
+    def host_offers(self, host: PeerId, index: int) -> bool:
+        """Whether this host may be asked for the segment, should nobody else deliver it."""
+        return bool(self._fallback.get(host, 0) >> index & 1)
+
     def host_has(self, host: PeerId, mask: int, *, due: float) -> None:
         """A host announced segments; they may be asked of it from `due` on."""
         if len(self._fallback_due) >= MAX_FALLBACK_STEPS:

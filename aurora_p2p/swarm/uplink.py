@@ -76,7 +76,7 @@ class Uplink:
         sending = link.sending.pop((event.artifact, event.index), None) if link else None
         if link is None or holding is None or sending is None:
             return 0
-        link.outgoing.deliver(event.length, sending.since, now)
+        link.outgoing.deliver(holding.manifest.header.segment_bytes, sending.since, now)
         holding.served[event.index] = holding.served.get(event.index, 0) + 1
         return holding.seeder.sent(link.peer, event.index, now) if holding.seeder else 0
 

@@ -1,6 +1,9 @@
 """GRPO, one step asynchronous: nodes generate step k + 1 with version k while the trainer trains step k.
 
-    submit k+1 -> train k -> publish version k+1 -> take rollouts of k+1 -> ...
+    take rollouts of k -> submit k+2 -> train k -> publish version k+1 -> ...
+
+The prompts of two steps are with the swarm at any time, so that a node which has finished its part of step k + 1, and
+holds version k + 1, goes on with step k + 2 at once.
 
 Version t is the weights entering step t, so the swarm's newest version is also the next step: a run that stops goes on
 from whatever the host holds. A sample of step t may come from version t or t - 1; that is checked once more here, where
@@ -40,6 +43,8 @@ from aurora_p2p.wire.trainer import Rollout, Rollouts, Waiting
 
 MAX_LAG = 1
 """One-step asynchronous."""
+AHEAD = MAX_LAG + 1
+"""Steps whose prompts the swarm has."""
 
 Scorer = Callable[[Sequence[tuple[Tokens, Tokens]]], Sequence[float | None]]
 """(prompt, completion) pairs -> rewards; RewardChild.score."""
@@ -198,18 +203,23 @@ class AsyncRun:
         """Take `count` optimizer steps from where the swarm stands, yielding after each publication."""
         publisher = Publisher(self.client, self.trainer.config)
         first = self._enter(publisher)
-        self._submit(Step(first))
-        for number in range(first, first + count):
+        end = first + count
+        for number in range(first, min(first + AHEAD, end)):
+            self._submit(Step(number))
+        for number in range(first, end):
             step = Step(number)
             started = time.perf_counter()
             rollouts = self.client.rollouts(step, on_wait)
             waited = time.perf_counter() - started
-            if number + 1 < first + count:
-                self._submit(Step(number + 1))
+            if number + AHEAD < end:
+                self._submit(Step(number + AHEAD))
             yield self._consume(step, rollouts, publisher, waited)
 
-    def _enter(self, publisher: Publisher) -> Version:
+    def enter(self) -> Version:
         """Make the trainer's weights the swarm's newest version, if they are not already; returns that version."""
+        return self._enter(Publisher(self.client, self.trainer.config))
+
+    def _enter(self, publisher: Publisher) -> Version:
         specs, bits = checkpoint_bits(self.trainer.model)
         if publisher.adopt(specs, bits):
             return self.client.attach().version

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import ipaddress
 from typing import Annotated
 
 from msgspec import Meta
@@ -56,7 +57,9 @@ def parse_ticket(text: str) -> Ticket:
     try:
         ticket = decode(body, Ticket)
         public_key_of(ticket.swarm)
-    except WireError as error:
+        for network in ticket.local:
+            ipaddress.ip_network(network)
+    except (WireError, ValueError) as error:
         raise TicketError(f"this ticket cannot be read: {error}", hint="ask the host for a new ticket") from error
     return ticket
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -34,7 +35,9 @@ def main() -> NoReturn:
 def run(words: Sequence[str] | None = None) -> None:
     """Parse the command line and do what it says. Raises AuroraError."""
     options = parser().parse_args(words)
-    config = BootstrapConfig(options.home, *([tuple(map(_multiaddr, options.listen))] if options.listen else []))
+    config = BootstrapConfig(options.home)
+    if options.listen:
+        config = replace(config, listen=tuple(map(_multiaddr, options.listen)))
 
     from aurora_bootstrap.service import serve
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from aurora_node.config import NodeConfig
 from aurora_p2p.local.cli import run_cli
-from aurora_p2p.local.config import default_home, load_config, make_home, render_config
+from aurora_p2p.local.config import checked, default_home, load_config, make_home, render_config
 from aurora_p2p.local.control import ask, socket_path
 from aurora_p2p.local.files import write_durably
 from aurora_p2p.wire.ticket import parse_ticket
@@ -107,7 +107,7 @@ def _override(config: NodeConfig, options: argparse.Namespace) -> NodeConfig:
         "bootstraps": tuple(options.bootstrap) or None,
         "local": (*config.local, *options.local) if options.local else None,
     }
-    return dataclasses.replace(config, **{key: value for key, value in changes.items() if value is not None})
+    return checked(dataclasses.replace(config, **{key: value for key, value in changes.items() if value is not None}))
 
 
 def _status(snapshot: dict[str, Any], *, as_json: bool) -> None:

@@ -21,6 +21,7 @@ from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.crypto.sign import WIRE_MIN, WIRE_VERSION
 from aurora_p2p.errors import AuroraError, RefusedError, StaleError, UnreachableError, WireError
 from aurora_p2p.local.clock import boottime
+from aurora_p2p.local.output import clean
 from aurora_p2p.net.addresses import control_ip, may_dial
 from aurora_p2p.net.host import ControlHost
 from aurora_p2p.net.rendezvous import discover
@@ -84,6 +85,8 @@ class HostLink:
         self._host: PeerId | None = None
         self._tried: dict[str, str] = {}
         self.is_member = False
+        self._lost = trio.Event()
+        """The host does not answer, or does not know us: do not wait for the next refresh."""
         self.run = RunId(bytes(16))
         self.on_roster: Callable[[RosterView], None] = lambda roster: None
         self.on_charter: Callable[[], None] = lambda: None
@@ -96,29 +99,33 @@ class HostLink:
     # ---- finding and joining
 
     async def join(self, record: PeerRecord) -> None:
-        """Find a host and become a member. Raises RefusedError when it says no, UnreachableError with every attempt."""
+        """Find a host and become a member. Every candidate is tried: who refuses, or is behind, need not be the host.
+
+        Raises RefusedError or StaleError when one of them said so, else UnreachableError with every attempt.
+        """
         self._tried = {}
+        said: RefusedError | StaleError | None = None
         async for peer in self._candidates():
             try:
-                reply = await self._join_at(peer, record)
+                await self._join_at(peer, record)
+            except (RefusedError, StaleError) as error:
+                said = said or error
             except (UnreachableError, WireError) as error:
                 self._tried[str(peer)] = str(error)
-                continue
-            if isinstance(reply, Refusal):
-                raise RefusedError(
-                    f"the host refuses: {reply.reason.value.replace('_', ' ')}: {reply.detail}",
-                    reason=reply.reason,
-                    hint=_REFUSAL_HINTS.get(reply.reason, ""),
-                )
-            self._host, self.is_member = peer, True
-            return
-        raise self._unreachable()
+            else:
+                self._host, self.is_member = peer, True
+                return
+        raise said or self._unreachable()
 
-    async def _join_at(self, peer: PeerId, record: PeerRecord) -> Welcome | Refusal:
+    async def _join_at(self, peer: PeerId, record: PeerRecord) -> None:
         join = Join(self._place.ticket.swarm, seal(self._identity, record), WIRE_MIN, WIRE_VERSION, self.new_nonce())
         reply = await self._ask(peer, CONTROL_PROTOCOL, join, ANSWER_SECONDS)
         if isinstance(reply, Refusal):
-            return reply
+            raise RefusedError(
+                f"the host refuses: {reply.reason.value.replace('_', ' ')}: {clean(reply.detail)}",
+                reason=reply.reason,
+                hint=_REFUSAL_HINTS.get(reply.reason, ""),
+            )
         if not isinstance(reply, Welcome):
             raise WireError(f"{peer} answered a join with {type(reply).__name__}")
         self._take_charter(reply.charter)
@@ -126,7 +133,6 @@ class HostLink:
             raise WireError(f"{peer} is not a host of this swarm")
         self._take_roster(reply.roster)
         self._take_head(reply.head)
-        return reply
 
     async def _candidates(self) -> AsyncIterator[PeerId]:
         """Peers that may be hosts, connected, each once."""
@@ -185,22 +191,25 @@ class HostLink:
     # ---- freshness and roster
 
     async def stay_fresh(self, record: PeerRecord) -> None:
-        """Challenge and refresh until cancelled; rejoin when the host was lost."""
+        """Challenge and refresh until cancelled; join again when the host was lost, or has lost us.
+
+        Nothing that a host or a stranger says ends it: the node goes on serving what it has.
+        """
         retry = 1.0
         while True:
             try:
-                await self.challenge()
                 if not self.is_member:
                     await self.join(record)
-                retry = 1.0
-                await trio.sleep(REFRESH_SECONDS if self.trust.is_fresh(boottime()) else NEWS_SECONDS)
-            except RefusedError:
-                raise
+                await self.challenge()
             except AuroraError:
+                self.is_member = False
                 await trio.sleep(retry)
                 retry = min(2 * retry, MAX_RETRY_SECONDS)
-                with suppress(UnreachableError):
-                    await self.join(record)
+                continue
+            retry = 1.0
+            with trio.move_on_after(REFRESH_SECONDS if self.trust.is_fresh(boottime()) else NEWS_SECONDS):
+                await self._lost.wait()
+            self._lost = trio.Event()
 
     async def challenge(self) -> None:
         """Ask the host for a HEAD over a new nonce. Raises UnreachableError, WireError, StaleError."""
@@ -253,8 +262,6 @@ class HostLink:
             self._take_head(reply.head)
         elif not isinstance(reply, Refusal):
             raise WireError(f"the host answered a lease request with {type(reply).__name__}")
-        elif reply.reason is Reason.NOT_A_MEMBER:
-            self.is_member = False
         return reply
 
     def open_lease(self, grant: Grant) -> Lease:
@@ -278,7 +285,15 @@ class HostLink:
     async def _ask_host(self, protocol: str, message: Record, seconds: float) -> Reply:
         if self._host is None:
             raise UnreachableError("no host is known yet")
-        return await self._ask(self._host, protocol, message, seconds)
+        try:
+            reply = await self._ask(self._host, protocol, message, seconds)
+        except UnreachableError:
+            self._lost.set()
+            raise
+        if isinstance(reply, Refusal) and reply.reason is Reason.NOT_A_MEMBER:
+            self.is_member = False
+            self._lost.set()
+        return reply
 
     async def _ask(self, peer: PeerId, protocol: str, message: Record, seconds: float) -> Reply:
         return await self._control.request(peer, protocol, message, Reply, seconds=seconds)  # type: ignore[arg-type]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from aurora_p2p.net.drive import ExchangeDriver
-
-from aurora_node.link import HostLink
-from aurora_node.weights import Weights
-from aurora_node.work import WorkFigures
-from aurora_p2p.types import PeerId
+if TYPE_CHECKING:  # a status is also rendered where nothing of this runs
+    from aurora_node.link import HostLink
+    from aurora_node.weights import Weights
+    from aurora_node.work import WorkFigures
+    from aurora_p2p.net.drive import ExchangeDriver
+    from aurora_p2p.types import PeerId
 
 
 def snapshot(

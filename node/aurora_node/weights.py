@@ -19,7 +19,7 @@ from aurora_p2p.artifact.chain import Candidate, Checkpoint, catch_up
 from aurora_p2p.artifact.manifest import Manifest, manifest_hash_of
 from aurora_p2p.artifact.store import ArtifactStore
 from aurora_p2p.engine.client import EngineClient
-from aurora_p2p.errors import CheckpointError, StoreError, WireError
+from aurora_p2p.errors import CheckpointError, DigestMismatch, StoreError, WireError
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.types import ArtifactId, StateDigest, Version
 from aurora_p2p.wire.engine import Done
@@ -42,7 +42,7 @@ class WeightFigures:
     transfer_seconds: float = 0.0
     """Sum over artifacts: first heard of to complete."""
     waited_seconds: float = 0.0
-    """Time the engine stood idle while an artifact it needed was under way."""
+    """Time the engine stood idle between hearing of newer weights and serving them."""
     pauses: list[float] = field(default_factory=list)
     """Per commit: last token before to first token after, seconds."""
 
@@ -86,6 +86,7 @@ class Weights:
     def attach(self, engine: EngineClient) -> None:
         """A new, empty engine: it is loaded from the store again."""
         self._engine, self.held, self._staged = engine, None, []
+        self._last_token = None
         self._wake.set()
 
     # ---- what the exchange tells
@@ -97,7 +98,9 @@ class Weights:
 
     async def completed(self, artifact: ArtifactId) -> None:
         """All its segments and its final page are in the store."""
-        known = self._known[artifact]
+        known = self._known.get(artifact)
+        if known is None:
+            return  # forgotten while the last segment was being written
         if not known.complete:
             known.complete = True
             self.figures.transfer_seconds += boottime() - known.heard
@@ -160,8 +163,9 @@ class Weights:
                 done = await engine.stage(manifest.header, body, final.digest)
                 self._staged.append(known.reaches)
             self.figures.stage_seconds += done.seconds
-        except (CheckpointError, WireError) as error:
+        except (CheckpointError, WireError, StoreError) as error:
             self.figures.failures += 1
+            self.figures.audit_mismatches += isinstance(error, DigestMismatch)
             self.problem = f"version {manifest.header.version} cannot be used: {error}"
             self.forget(manifest.artifact)
         finally:
@@ -181,11 +185,18 @@ class Weights:
         return tail.version if tail else Version(-1)
 
     async def commit_ready(self) -> Checkpoint | None:
-        """Commit what is staged, if anything; returns what the engine now serves. Call between leases only."""
+        """Commit what is staged, if anything; returns what the engine now serves. Call between leases only.
+
+        Raises DigestMismatch, CheckpointError or ChildError: the engine must be replaced.
+        """
         while self._staged and self._engine is not None:
             target = self._staged[-1]
             audit = self.figures.commits % self._audit_every == 0
-            done = await self._engine.commit(target.version, audit=audit)
+            try:
+                done = await self._engine.commit(target.version, audit=audit)
+            except DigestMismatch:
+                self.figures.audit_mismatches += 1
+                raise
             self._staged = [staged for staged in self._staged if staged.version > target.version]
             self._committed(target, done)
             self.figures.commits += 1
@@ -195,7 +206,8 @@ class Weights:
     def _committed(self, checkpoint: Checkpoint, done: Done) -> None:
         if StateDigest(done.digest) != checkpoint.digest:
             self.figures.audit_mismatches += 1
-            raise CheckpointError(f"the engine holds other weights than version {checkpoint.version} names")
+            raise DigestMismatch(f"the engine holds other weights than version {checkpoint.version} names")
+        self._count_waiting()
         self.held = checkpoint
         self.figures.changed_elements += done.changed
         if done.audited:
@@ -212,19 +224,23 @@ class Weights:
     # ---- figures of waiting and pausing
 
     def idle(self) -> None:
-        """The engine has nothing to do until newer weights are committed."""
+        """The engine has nothing to do."""
         if self._idle_since is None:
             self._idle_since = boottime()
 
     def busy(self) -> None:
-        """The engine works again: count the part of the idle time during which wanted bytes were under way."""
+        """The engine works again."""
+        self._count_waiting()
+        self._idle_since = None
+
+    def _count_waiting(self) -> None:
+        """Count the idle time so far, from when newer weights than those held were heard of."""
         if self._idle_since is None:
             return
-        held = self.held.version if self.held else Version(-1)
-        heard = [known.heard for known in self._known.values() if known.manifest.header.version == held]
-        since = max(self._idle_since, min(heard, default=self._idle_since))
-        self.figures.waited_seconds += max(boottime() - since, 0.0)
-        self._idle_since = None
+        now, held = boottime(), self.held.version if self.held else Version(-1)
+        heard = [known.heard for known in self._known.values() if known.manifest.header.version > held]
+        self.figures.waited_seconds += max(now - max(self._idle_since, min(heard, default=now)), 0.0)
+        self._idle_since = now
 
     def tokens_at(self, first: float, last: float, version: Version) -> None:
         """A batch's first and last token, CLOCK_BOOTTIME: the gap after a commit is its pause."""

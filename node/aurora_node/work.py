@@ -133,12 +133,11 @@ class LeaseWorker:
         await self._work(engine, lease, asked, sender)
 
     async def _wait(self, refusal: Refusal, held: Checkpoint) -> None:
+        """Until newer weights are staged, at most as long as the refusal deserves."""
         self.figures.state = f"idle: {refusal.reason.value.replace('_', ' ')}"
-        if refusal.reason in IDLE_REASONS or self._weights.newest > held.version:
-            self._weights.idle()
-            await self._weights.wait_for_newer(held.version, WAIT_SECONDS)
-        else:
-            await self._weights.wait_for_newer(held.version, min(refusal.retry_seconds, WAIT_SECONDS))
+        self._weights.idle()
+        again = WAIT_SECONDS if refusal.reason in IDLE_REASONS else refusal.retry_seconds or RETRY_SECONDS
+        await self._weights.wait_for_newer(held.version, min(again, WAIT_SECONDS))
 
     async def _ask(self, held: Checkpoint) -> Lease | Refusal:
         """A lease whose signature, HEAD, lessee and size are right, or why there is none."""
@@ -179,14 +178,25 @@ class LeaseWorker:
         figures.lease_step, figures.lease_done, figures.lease_size = lease.target_step, 0, len(lease.samples)
         self._weights.busy()
         with trio.move_on_after(max(asked + lease.seconds - boottime(), 0.0)) as self._generating:
-            async with aclosing(engine.generate(lease.sampling, lease.prompts, lease.samples)) as batches:
-                async for batch in batches:
-                    self._count(batch)
-                    if batch.samples:
-                        await sender.send((lease, [self._sign(lease, batch, one) for one in batch.samples]))
+            if self.drained:  # asked before, granted after
+                self._generating.cancel()
+            try:
+                await self._generate(engine, lease, sender)
+            except WireError as error:
+                figures.state = f"the lease does not fit the model: {error}"
+                await trio.sleep(RETRY_SECONDS)
         self._generating = None
         if figures.lease_done < figures.lease_size:
             await self._release(lease)
+
+    async def _generate(
+        self, engine: EngineClient, lease: Lease, sender: trio.MemorySendChannel[tuple[Lease, list[Signed]]]
+    ) -> None:
+        async with aclosing(engine.generate(lease.sampling, lease.prompts, lease.samples)) as batches:
+            async for batch in batches:
+                if batch.samples:
+                    await sender.send((lease, [self._sign(lease, batch, one) for one in batch.samples]))
+                self._count(batch)
 
     def _count(self, batch: Samples) -> None:
         figures = self.figures
@@ -243,9 +253,11 @@ class LeaseWorker:
                 continue
             if isinstance(reply, Receipts):
                 self._note(reply)
-            else:
+                return
+            if reply.reason is not Reason.NOT_A_MEMBER:
                 self.figures.refused[reply.reason.value] += len(results)
-            return
+                return
+            await trio.sleep(RETRY_SECONDS)  # a host that started anew: the link joins again, the lease lives on
         self.figures.refused["unsent"] += len(results)
 
     def _note(self, reply: Receipts) -> None:

@@ -13,11 +13,11 @@ import msgspec
 import pytest
 from blake3 import blake3
 
-from aurora_p2p.crypto.identity import peer_id_of
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.net.tls import Fault
 from aurora_p2p.types import PeerId
 from aurora_p2p.wire.bulk import (
+    MAX_FRAME,
     BulkStats,
     CancelSend,
     CloseLink,
@@ -37,6 +37,8 @@ from aurora_p2p.wire.codec import decode, encode
 from aurora_p2p.wire.exchange import Credit, Have, Hello, SegmentData
 from aurora_p2p.wire.frame import encode_frame
 from tests.net.bulk_child import ARTIFACT, BulkChild, identity, linked, member_tls
+
+pytestmark = pytest.mark.slow
 
 SEGMENT = 1536
 HELLO = encode(Hello(1, 1, 0, 0))
@@ -187,14 +189,35 @@ def test_when_both_dial_at_once_one_link_remains(start: Start) -> None:
         assert [type(e) for e in changes] == [LinkOpened, LinkClosed] * 5
 
 
+def test_a_peer_that_dials_again_later_replaces_its_old_link(start: Start) -> None:
+    """At first the second connection is taken for a crossing dial; later for that of a peer that lost its end."""
+    child, old = played(start)
+    host, _, port = child.listening().rpartition(":")
+    while True:
+        raw = socket.create_connection((host, int(port)))
+        new = member_tls(2).dial(raw, child.peer, boottime() + 10)
+        if isinstance(new, ssl.SSLSocket):
+            break
+        assert new == Fault.DUPLICATE
+        assert child.of_kind(LinkClosed) == []
+        child.wait_for(BulkStats)
+    assert child.wait_for(LinkClosed).reason.startswith("replaced")
+    child.wait_for(LinkOpened)
+    new.sendall(encode_frame(HELLO))
+    assert child.wait_for(FrameArrived).frame == HELLO
+    new.close()
+    old.close()
+
+
 def test_a_peer_struck_from_the_roster_loses_its_link_and_is_not_let_in_again(
     pair: tuple[BulkChild, BulkChild],
 ) -> None:
     first, second = pair
+    address = first.of_kind(LinkOpened)[0].address
     second.members(second.peer)
     assert second.wait_for(LinkClosed).reason == Fault.NOT_A_MEMBER
     first.wait_for(LinkClosed)
-    assert first.dial_fault(peer_id_of(bytes(32)), "127.0.0.1:9") in (Fault.UNREACHABLE, Fault.NOT_A_MEMBER)
+    assert first.dial_fault(second.peer, address) == Fault.NOT_A_MEMBER
 
 
 def test_a_non_member_that_dials_is_told_so(start: Start) -> None:
@@ -215,7 +238,7 @@ def header_of(length: int, payload: int = 0) -> bytes:
 SEGMENT_HEADER = encode(SegmentData(ARTIFACT, 0, "", b""))
 GARBAGE = {
     "random bytes": b"\xff" * 64,
-    "an oversized header": header_of(1 << 20),
+    "an oversized header": header_of(MAX_FRAME + 1),
     "an oversized payload": header_of(8, 1 << 30),
     "a header that does not decode": encode_frame(b"\xc1garbage"),
     "a payload on a control frame": encode_frame(HELLO, b"surprise"),

@@ -252,6 +252,17 @@ def test_silence_is_hedged_once_and_the_slower_copy_cancelled() -> None:
     assert [frame.segments for frame in frames(effects, Cancel, A)] == [(0,)]
 
 
+def test_silence_of_the_only_holder_is_hedged_at_a_host_that_announced_the_segment() -> None:
+    bench = Bench(A, HOST)
+    bench.fetch(ONE, A)
+    bench.have(ONE, HOST, 1)
+    bench.pass_time(MIN_SILENCE)
+    assert requested(bench.have(ONE, A, 1), A) == {1}
+    effects = bench.pass_time(1.2 * MIN_SILENCE)
+    assert requested(effects, HOST) == {1}
+    assert frames(effects, Cancel, A) == []
+
+
 def test_a_reject_or_a_lost_link_frees_the_request_for_another_holder() -> None:
     bench = Bench(A, B)
     bench.fetch(ONE, A, B)
@@ -398,6 +409,15 @@ def test_the_origin_seeds_again_what_nobody_passed_on_and_trusts_that_peer_less(
     again = only(bench.pass_time(2.0), ev.SendSegment)
     assert [(effect.peer, effect.index) for effect in again] == [(second, 0)]
     assert bench.machine._links[first].weight < 1
+
+
+def test_a_short_last_segment_does_not_make_the_first_holder_look_slow() -> None:
+    bench = origin(A, B)
+    sent = only(bench.do(ev.Produced(ONE.artifact, range(1), last_bytes=1)), ev.SendSegment)
+    assert sent[0].length == 256, "the final page says how long the segment is"
+    bench.now += 0.5
+    bench.do(ev.SegmentOut(sent[0].peer, ONE.artifact, 0, 1))
+    assert bench.machine.next_deadline() - bench.now < 3.0
 
 
 def test_a_third_party_that_announces_a_segment_ends_the_watch() -> None:

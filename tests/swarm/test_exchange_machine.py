@@ -103,6 +103,12 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.origin_of_two = origin
         if origin:
             self.do(ev.Publish(TWO.manifest()))
+        for peer in (A, B, C, HOST):
+            self.link_up(peer)
+            self.offer_and_accept(peer, ONE, final=False)
+            self.do(ev.FrameIn(peer, frames.Credit(TWO.artifact, 4)))
+        for peer in (A, B, C):
+            self.announce_all(peer, ONE)
 
     @rule(peer=peers)
     def link_up(self, peer: PeerId) -> None:
@@ -139,11 +145,11 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.arrive(what.segment_in(peer, index, push=push, page=page, good=good))
 
     @precondition(lambda self: any(self.asked.values()))
-    @rule(data=st.data())
-    def asked_segment(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), good=st.booleans())
+    def asked_segment(self, data: st.DataObject, good: bool) -> None:
         pairs = sorted((artifact, segment, peer) for (artifact, segment), to in self.asked.items() for peer in to)
         artifact, segment, peer = data.draw(st.sampled_from(pairs))
-        self.arrive(PUBLISHED[artifact].segment_in(peer, segment))  # type: ignore[index]
+        self.arrive(PUBLISHED[artifact].segment_in(peer, segment, good=good))  # type: ignore[index]
 
     def arrive(self, event: ev.SegmentIn) -> None:
         linked = event.peer in self.links
@@ -209,5 +215,5 @@ class ExchangeMachine(RuleBasedStateMachine):
             assert held == sum(1 << segment for segment in stored)
 
 
-ExchangeMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+ExchangeMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 TestExchangeMachine = ExchangeMachine.TestCase

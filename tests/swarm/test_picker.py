@@ -1,7 +1,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aurora_p2p.swarm.picker import EXCLUDE_SECONDS, Availability, Fetch, bits, mask_of, random_bit
@@ -34,6 +34,7 @@ steps = st.lists(
 
 
 @given(steps)
+@settings(max_examples=50, deadline=None)
 def test_levels_always_count_the_unsuspended_holders(script: list[tuple[str, str, set[int]]]) -> None:
     availability = Availability(SEGMENTS)
     held: dict[str, set[int]] = {}

@@ -1,7 +1,7 @@
 """A swarm of one in this process: the host's side of wire/trainer.py over a real Unix socket, with real weights.
 
-Publications are decoded and applied by the real codec. The prompts of a step are sampled with the version held when
-they were submitted, which is what a swarm without delays does.
+Publications are decoded and applied by the real codec. A step is sampled with the oldest version that its lag allows
+and that is held once its prompts are known: a swarm that generates as early as it may.
 """
 
 import socket
@@ -17,6 +17,7 @@ from aurora_p2p.delta.snapshot import read_snapshot
 from aurora_p2p.delta.tensors import Bits, layout_id
 from aurora_p2p.errors import AuroraError
 from aurora_p2p.local.channel import Channel
+from aurora_p2p.train.loop import MAX_LAG
 from aurora_p2p.types import ManifestHash, Record, RunId, Seq, StateDigest, SwarmId, TensorSpec, Version
 from aurora_p2p.wire.codec import hash_of
 from aurora_p2p.wire.control import Noted
@@ -56,7 +57,8 @@ class LocalSwarm:
         self.waits = 0
         self.refuse = ""
         self._pieces: list[bytes] = []
-        self._steps: dict[int, tuple[SubmitPrompts, Version, Weights]] = {}
+        self._steps: dict[int, SubmitPrompts] = {}
+        self._held: dict[int, tuple[Version, Weights]] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(path))
         self._listener.listen()
@@ -98,9 +100,8 @@ class LocalSwarm:
             case EndPublish(digest):
                 return self._publish(self.begun[-1], digest)
             case SubmitPrompts():
-                specs, bits = self.weights
-                held = (specs, {name: flat.copy() for name, flat in bits.items()})
-                self._steps[request.step] = (request, self.version, held)
+                self._steps[request.step] = request
+                self._hold()
                 return Noted()
             case TakeRollouts(step):
                 return self._take(step)
@@ -125,10 +126,18 @@ class LocalSwarm:
         except AuroraError as error:
             return Failed(str(error))
         self.version, self.digest = begin.version, digest
+        self._hold()
         return Published(Seq(len(self.begun)), begin.version, ManifestHash(hash_of(body)), len(self._pieces), len(body))
 
+    def _hold(self) -> None:
+        """Keep the weights that the steps which may begin now are sampled with."""
+        specs, bits = self.weights
+        for step in self._steps.keys() - self._held.keys():
+            if step - self.version <= MAX_LAG:
+                self._held[step] = (self.version, (specs, {name: flat.copy() for name, flat in bits.items()}))
+
     def _take(self, step: int) -> Record:
-        request, version, weights = self._steps[step]
+        request, (version, weights) = self._steps[step], self._held[step]
         if self.waits:
             self.waits -= 1
             return Waiting(request.step, 0, len(request.prompts) * request.group, "no node has joined")

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aurora_p2p.train.loss import LossOptions, clipped_loss, group_advantages, token_weights, zero_variance
@@ -29,7 +29,7 @@ def test_a_sample_without_reward_leaves_its_group_and_gets_no_advantage() -> Non
 
 
 def test_groups_with_equal_rewards_have_zero_variance_also_when_rounding_would_say_otherwise() -> None:
-    rewards = torch.tensor([[0.1, 0.1, 0.1], [0.1, 0.2, 0.1], [0.3, NAN, 0.3], [NAN, NAN, NAN]])
+    rewards = torch.tensor([[0.9, 0.9, 0.9], [0.1, 0.2, 0.1], [0.3, NAN, 0.3], [NAN, NAN, NAN]])
     assert zero_variance(rewards).tolist() == [True, False, True, True]
     assert group_advantages(rewards, divide_by_std=True)[0].tolist() == [0.0, 0.0, 0.0]
 
@@ -82,6 +82,7 @@ def test_a_negative_advantage_is_clipped_from_below_only() -> None:
     advantage=st.floats(-10, 10),
     drift=st.floats(-3, 3),
 )
+@example(behaviour=[-5.0], advantage=-10.0, drift=-3.0)
 def test_no_reported_logprob_makes_the_loss_or_its_gradient_infinite(
     behaviour: list[float], advantage: float, drift: float
 ) -> None:
@@ -94,4 +95,5 @@ def test_no_reported_logprob_makes_the_loss_or_its_gradient_infinite(
     assert terms.loss.isfinite()
     assert current.grad is not None
     assert current.grad.isfinite().all()
-    assert current.grad.abs().max() <= 2 * math.exp(3) * 10
+    bound = 2 * math.exp(3) * 10  # cap x largest ratio x largest advantage, in float32
+    assert current.grad.abs().max() <= bound * (1 + 1e-5)

@@ -1,5 +1,7 @@
 """Publishing over a real socket: what the other side holds is always what the trainer has."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +90,15 @@ def test_a_publisher_whose_base_the_host_does_not_hold_sends_a_snapshot(swarm) -
         restarted = Publisher(client, CONFIG)
         assert restarted.adopt(SPECS, second)
         assert restarted.publish(SPECS, stepped(second, 0.01), Version(2)).kind == "delta"
+
+
+def test_a_host_that_went_on_without_this_publisher_gets_a_snapshot(swarm) -> None:
+    bits = random_bits(15)
+    with SwarmClient.open(swarm.path) as client:
+        publisher, other = Publisher(client, CONFIG), Publisher(client, CONFIG)
+        publisher.publish(SPECS, bits, Version(0))
+        other.publish(SPECS, random_bits(16), Version(1))
+        assert publisher.publish(SPECS, stepped(bits, 0.01), Version(2)).kind == "snapshot"
 
 
 def test_full_sends_every_version_whole(swarm) -> None:
