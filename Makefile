@@ -4,7 +4,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: setup demo test check bench format lock clean
+.PHONY: setup demo test check format lock clean
 
 setup: .setup-stamp
 

@@ -177,6 +177,7 @@ class Answers:
                 head = self.head(request.nonce)
                 return Grant(seal(self._keys.lease, message), head) if head else Refusal(Reason.NO_WORK)
             waiting = isinstance(message, Refusal) and message.reason is Reason.NO_WORK
-            if not waiting or boottime() >= give_up:
+            outdated = self._door.pool.book.newest > request.version  # newer weights are what it should take next
+            if not waiting or outdated or boottime() >= give_up:
                 return message
             await self._door.wait_for_change(min(give_up - boottime(), self._door.pool.options.tail_seconds))

@@ -12,7 +12,7 @@ from aurora_p2p.errors import UsageError
 from aurora_p2p.host.config import HostConfig
 from aurora_p2p.local.cli import run_cli
 from aurora_p2p.local.config import checked, default_home, load_config
-from aurora_p2p.local.control import ask, socket_path
+from aurora_p2p.local.control import ask, render_caps, socket_path
 
 EPILOG = """\
 examples:
@@ -87,7 +87,7 @@ def _run(options: argparse.Namespace) -> None:
         _status(ask(socket_path(home, "control"), "status"), as_json=options.json)
     elif options.command == "caps":
         changes = {name: value for name in ("up_kib", "down_kib") if (value := getattr(options, name)) is not None}
-        print(json.dumps(ask(socket_path(home, "control"), "caps", **changes)))
+        print(render_caps(ask(socket_path(home, "control"), "caps", **changes)))
     elif options.command == "delegate":
         from aurora_p2p.host.keys import ROOT, delegate
 

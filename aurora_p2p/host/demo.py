@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aurora_p2p.errors import DigestMismatch
 from aurora_p2p.host.demo_report import Demo, PhaseFigures, Statuses, render_table, report_of
 from aurora_p2p.host.programs import Program, Programs, run_once, wait_until
 from aurora_p2p.local.clock import boottime
@@ -167,6 +168,8 @@ class DemoSwarm:
         """Prompts per step such that a step takes at least MIN_GENERATION_SECONDS to generate, and that time."""
         while True:
             records = list(run(settings).steps(CALIBRATION_STEPS))
+            if any(record.publication.kind == "delta" and record.publication.changed for record in records):
+                raise DigestMismatch("the control changed its weights although its learning rate is 0")
             seconds = statistics.median(record.generation_seconds for record in records[1:])
             print(f"calibrate: {settings.prompts} prompts x {GROUP} take {seconds:.2f} s to generate", flush=True)
             if MIN_GENERATION_SECONDS <= seconds <= ENOUGH_GENERATION_SECONDS or settings.prompts >= MAX_PROMPTS:

@@ -53,7 +53,7 @@ class TrainerDoor:
 
     async def serve(self, path: Path) -> None:
         """Listen at `path` until cancelled."""
-        listener = await open_unix_listener(path)
+        listener = open_unix_listener(path)
         try:
             await trio.serve_listeners(self._serve_one, [listener])
         finally:

@@ -43,7 +43,7 @@ def segment_size(configured: int, size_bound: int) -> int:
     """Bytes per segment: as configured; doubled while the artifact could have more than MOST_SEGMENTS."""
     size = configured
     while size_bound > size * MOST_SEGMENTS and size < MAX_SEGMENT:
-        size *= 2
+        size = min(2 * size, MAX_SEGMENT)
     return size
 
 

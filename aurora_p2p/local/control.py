@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aurora_p2p.errors import AuroraError, PortInUseError, UnreachableError, UsageError
+from aurora_p2p.errors import AuroraError, PortInUseError, StoreError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
     import trio
@@ -38,7 +38,7 @@ def socket_path(home: Path, name: str) -> Path:
     return path
 
 
-async def open_unix_listener(path: Path) -> trio.SocketListener:
+def open_unix_listener(path: Path) -> trio.SocketListener:
     """Listen at `path`, replacing what a killed process left. Raises PortInUseError when another process listens."""
     import trio
 
@@ -50,18 +50,22 @@ async def open_unix_listener(path: Path) -> trio.SocketListener:
             path.unlink(missing_ok=True)
         else:
             raise PortInUseError(f"another process answers at {path}", hint="stop it first, or use another --home")
-    listener = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
-    await listener.bind(str(path))
-    path.chmod(0o600)
-    listener.listen(16)
-    return trio.SocketListener(listener)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(str(path))
+        path.chmod(0o600)
+        sock.listen(16)
+    except OSError as error:
+        sock.close()
+        raise StoreError(f"cannot listen at {path}: {error.strerror}") from error
+    return trio.SocketListener(trio.socket.from_stdlib_socket(sock))
 
 
 async def serve_control(path: Path, commands: Mapping[str, Handler]) -> None:
     """Answer control requests until cancelled. Raises PortInUseError."""
     import trio
 
-    listener = await open_unix_listener(path)
+    listener = open_unix_listener(path)
     try:
         await trio.serve_listeners(partial(_serve_one, commands=commands), [listener])
     finally:
@@ -113,3 +117,9 @@ def ask(path: Path, command: str, **arguments: Any) -> dict[str, Any]:
     if not answer.pop("ok", False):
         raise AuroraError(str(answer.get("error")), hint=str(answer.get("hint", "")))
     return answer
+
+
+def render_caps(answer: Mapping[str, Any]) -> str:
+    """The answer to a `caps` command, for a person."""
+    rates = [(name, answer[f"{name}_kib"]) for name in ("up", "down")]
+    return "\n".join(f"{name}: {rate:g} KiB/s" if rate else f"{name}: no cap" for name, rate in rates)

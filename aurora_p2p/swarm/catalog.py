@@ -50,7 +50,7 @@ class Holding:
     @property
     def servable(self) -> int:
         """What we announce. An origin announces only what others have: nodes shall ask each other first."""
-        return self.seeder.confirmed if self.seeder else self.fetch.have
+        return self.fetch.have & self.seeder.confirmed if self.seeder else self.fetch.have
 
     def length_of(self, index: int) -> int:
         exact = self.manifest.length_of(index)

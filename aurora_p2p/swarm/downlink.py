@@ -133,10 +133,10 @@ class Downlink:
                 continue
             if now < self._due(link):
                 continue
-            if link.hedged:
+            if link.hedged_at is not None:
                 self._stall(link, now)
             else:
-                link.hedged = True
+                link.hedged_at = now
                 self._hedge(link, now)
 
     def next_deadline(self, now: float) -> float:
@@ -219,8 +219,8 @@ class Downlink:
         holding = self._table.catalog.artifacts[artifact]
         size = holding.manifest.header.segment_bytes
         silence = link.silence(size)
-        if link.hedged:
-            return link.quiet_since() + 2 * silence
+        if link.hedged_at is not None:
+            return max(link.quiet_since() + 2 * silence, link.hedged_at + silence)
         if holding.fetch.endgame:
             others = [other for other in self._table.links.values() if other is not link and not other.is_host]
             better = min((SILENCE_FACTOR * other.cost(size) for other in others), default=silence)
@@ -245,7 +245,7 @@ class Downlink:
             link.give_up((artifact, index))
             self._table.catalog.artifacts[artifact].fetch.settle(link.peer, index)
             by_artifact.setdefault(artifact, []).append(index)
-        link.snubbed, link.hedged = True, False
+        link.snubbed, link.hedged_at = True, None
         for artifact, indices in by_artifact.items():
             self._table.catalog.artifacts[artifact].fetch.stall(link.peer, now)
             self._table.send(link, Cancel(artifact, tuple(indices[:REQUEST_BATCH])))

@@ -448,6 +448,7 @@ class Exchange:
         queue = self._uplink.queued
         for artifact, mask in news.items():
             holding = self._catalog.artifacts[artifact]
+            mask &= holding.servable
             for link in self._links.values():
                 known = 0 if link.is_host else holding.peers.held.get(link.peer, 0)
                 indices = tuple(bits(mask & ~known))

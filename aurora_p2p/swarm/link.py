@@ -94,7 +94,8 @@ class Link:
     late: dict[Key, None] = field(default_factory=dict)
     peer_queue: int = 0
     """Segments waiting in the peer's uplink, by its last Have."""
-    hedged: bool = False
+    hedged_at: float | None = None
+    """When its present silence was hedged."""
     snubbed: bool = False
     """It stalled: one request at a time until it delivers."""
     resume_at: float = float("-inf")
@@ -155,7 +156,7 @@ class Link:
             return known
         self.answered(now - since)
         self.incoming.deliver(length, since, now)
-        self.hedged = self.snubbed = False
+        self.hedged_at, self.snubbed = None, False
         return True
 
     def answered(self, seconds: float) -> None:

@@ -154,7 +154,7 @@ class SpoolFull(Record, frozen=True, tag="spool-full"):
 
 
 class BulkStats(Record, frozen=True, tag="stats"):
-    """Since start, at most once a second: payload bytes (peer, sent, received); incoming handshakes refused (why, n)."""
+    """Since start, at most once a second: payload bytes (peer, sent, received); handshakes refused (why, n)."""
 
     peers: Annotated[tuple[tuple[PeerField, U62, U62], ...], Meta(max_length=MAX_MEMBERS)]
     refused: Annotated[tuple[tuple[Name, U62], ...], Meta(max_length=64)] = ()

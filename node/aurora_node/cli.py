@@ -11,7 +11,7 @@ from typing import Any
 from aurora_node.config import NodeConfig
 from aurora_p2p.local.cli import run_cli
 from aurora_p2p.local.config import checked, default_home, load_config, make_home, render_config
-from aurora_p2p.local.control import ask, socket_path
+from aurora_p2p.local.control import ask, render_caps, socket_path
 from aurora_p2p.local.files import write_durably
 from aurora_p2p.wire.ticket import parse_ticket
 
@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> None:
         _status(ask(socket_path(home, "control"), "status"), as_json=options.json)
     else:
         changes = {name: value for name in ("up_kib", "down_kib") if (value := getattr(options, name)) is not None}
-        _print_caps(ask(socket_path(home, "control"), "caps", **changes))
+        print(render_caps(ask(socket_path(home, "control"), "caps", **changes)))
 
 
 def _join(home: Path, options: argparse.Namespace) -> None:
@@ -117,9 +117,3 @@ def _status(snapshot: dict[str, Any], *, as_json: bool) -> None:
     from aurora_node.status import render_status
 
     print(render_status(snapshot))
-
-
-def _print_caps(answer: dict[str, Any]) -> None:
-    for name in ("up", "down"):
-        rate = answer[f"{name}_kib"]
-        print(f"{name}: {rate:g} KiB/s" if rate else f"{name}: no cap")

@@ -14,7 +14,6 @@ bootstrap stops nothing: the node finishes and serves what it has.
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 from collections.abc import Mapping
@@ -37,6 +36,7 @@ from aurora_p2p.errors import CheckpointError, ChildError, StaleError, Unreachab
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.local.config import make_home
 from aurora_p2p.local.control import serve_control, socket_path
+from aurora_p2p.local.files import write_durably
 from aurora_p2p.local.output import Output
 from aurora_p2p.net.addresses import advertised_bulk, check_cidrs, own_scope
 from aurora_p2p.net.drive import ExchangeDriver, Notice, open_exchange
@@ -46,12 +46,12 @@ from aurora_p2p.swarm import events as ev
 from aurora_p2p.swarm.freshness import Trust
 from aurora_p2p.swarm.roster import RosterView
 from aurora_p2p.types import ArtifactId
-from aurora_p2p.wire.codec import decode
+from aurora_p2p.wire.codec import decode, encode
 from aurora_p2p.wire.control import CommitFailed
 from aurora_p2p.wire.names import head_topic
 from aurora_p2p.wire.signed import Signed, open_signed
 from aurora_p2p.wire.ticket import Ticket
-from aurora_p2p.wire.trust import Head, PeerRecord
+from aurora_p2p.wire.trust import Charter, Equivocation, Head, PeerRecord
 
 HOUSEKEEPING_SECONDS = 5.0
 DRAIN_SECONDS = 20.0
@@ -127,17 +127,16 @@ class _Node:
     def __init__(self, parts: _Parts, control: ControlHost, driver: ExchangeDriver, trust: Trust) -> None:
         self._parts, self._control, self._driver, self._trust = parts, control, driver, trust
         self._link = HostLink(parts.identity, control, parts.place, parts.memory, trust)
-        self._link.on_roster = self._roster_seen
-        self._link.on_charter = self._charter_seen
+        self._link.on_roster = self._link.on_charter = self._trust_seen
+        self._link.on_equivocation = self._equivocated
         self._weights = Weights(parts.store, self._accept, parts.config.audit_every)
         self._figures = WorkFigures()
         self._worker = LeaseWorker(parts.identity, parts.config, self._link, self._weights, self._figures)
-        self._news, self._new_events = trio.open_memory_channel[ev.Event](math.inf)  # one per answer of the host
-        if trust.charter is not None:
-            self._charter_seen()
+        self._news = trio.Event()
+        self._told_charter: Charter | None = None
+        self._told_roster: RosterView | None = None
         self._hinted = trio.Event()
         self._restarts = 0
-        self._equivocation = False
 
     async def run(self) -> None:
         """Join, then until SIGTERM or SIGINT."""
@@ -154,8 +153,9 @@ class _Node:
                     swarm=self._parts.ticket.swarm,
                     host=self._link.host,
                 )
+                await self._tell_exchange()
                 await self._restore()
-                nursery.start_soon(self._feed_news)
+                nursery.start_soon(self._follow_trust)
                 nursery.start_soon(self._link.stay_fresh, record)
                 nursery.start_soon(self._listen_for_hints)
                 nursery.start_soon(self._refresh_on_hint)
@@ -191,18 +191,39 @@ class _Node:
 
     # ---- trust and roster
 
-    def _charter_seen(self) -> None:
+    def _trust_seen(self, _roster: RosterView | None = None) -> None:
+        """The charter or the roster changed."""
+        self._worker.stand_still(self._evidence.exists())
+        self._news.set()
+
+    async def _follow_trust(self) -> None:
+        """Give the exchange each charter and roster."""
+        while True:
+            self._news = trio.Event()
+            await self._tell_exchange()
+            await self._news.wait()
+
+    async def _tell_exchange(self) -> None:
         trust = self._trust
-        self._news.send_nowait(
-            ev.TrustChanged(trust.publish, trust.hosts, trust.floor.seq, generation=trust.floor.generation)
-        )
+        if trust.charter is not None and trust.charter is not self._told_charter:
+            self._told_charter = trust.charter
+            await self._driver.feed(
+                ev.TrustChanged(trust.publish, trust.hosts, trust.floor.seq, generation=trust.floor.generation)
+            )
+        if trust.roster is not None and trust.roster is not self._told_roster:
+            self._told_roster = trust.roster
+            await self._driver.feed(ev.RosterChanged(trust.roster))
 
-    def _roster_seen(self, roster: RosterView) -> None:
-        self._news.send_nowait(ev.RosterChanged(roster))
+    @property
+    def _evidence(self) -> Path:
+        """Where proof against the publisher of this generation is kept: a restarted node stands still as well."""
+        return self._parts.folder / f"equivocation-{self._trust.floor.generation}.bin"
 
-    async def _feed_news(self) -> None:
-        async for event in self._new_events:
-            await self._driver.feed(event)
+    def _equivocated(self, evidence: Equivocation) -> None:
+        write_durably(self._evidence, encode(evidence))
+        self._worker.stand_still(True)
+        text = "the publisher signed two artifacts with one number: taking no work until its keys are renewed"
+        self._parts.output.event("equivocation", text, evidence=str(self._evidence))
 
     async def _listen_for_hints(self) -> None:
         async with self._control.subscribe(head_topic(self._parts.ticket.swarm), self._is_hint) as messages:
@@ -256,10 +277,8 @@ class _Node:
                 self._weights.forget(artifact)
             case ev.Banned(peer, seconds, reason):
                 output.event("banned", f"banned {peer} for {seconds:.0f} s: {reason}", peer=peer, reason=reason)
-            case ev.Equivocated():
-                self._equivocation = True
-                self._worker.stand_still()
-                output.event("equivocation", "the publisher signed two artifacts with one number; taking no work")
+            case ev.Equivocated(evidence):
+                self._equivocated(evidence)
 
     async def _announced(self, manifest: Manifest) -> None:
         size = manifest.header.size_bound
@@ -333,7 +352,7 @@ class _Node:
         return snapshot(self._parts.identity.peer, self._link, self._weights, self._figures, self._driver) | {
             "fresh": fresh,
             "engine_restarts": self._restarts,
-            "equivocation": self._equivocation,
+            "equivocation": self._evidence.exists(),
         }
 
     async def _caps(self, request: Mapping[str, Any]) -> Mapping[str, Any]:

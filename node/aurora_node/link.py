@@ -90,6 +90,7 @@ class HostLink:
         self.run = RunId(bytes(16))
         self.on_roster: Callable[[RosterView], None] = lambda roster: None
         self.on_charter: Callable[[], None] = lambda: None
+        self.on_equivocation: Callable[[Equivocation], None] = lambda evidence: None
 
     @property
     def host(self) -> PeerId | None:
@@ -242,7 +243,9 @@ class HostLink:
     def _take_head(self, head: Signed | None) -> None:
         if head is None:
             return
-        if isinstance(self.trust.answer(head, boottime()), Equivocation):
+        answer = self.trust.answer(head, boottime())
+        if isinstance(answer, Equivocation):
+            self.on_equivocation(answer)
             raise StaleError("the publisher signed two artifacts with one number")
         self._memory.raise_floor(self.trust.floor)
 

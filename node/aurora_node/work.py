@@ -89,9 +89,9 @@ class LeaseWorker:
         """Whether `drain` was called."""
         return self._draining.is_set()
 
-    def stand_still(self) -> None:
-        """Take no further lease: the publisher contradicted itself."""
-        self._standing_still = True
+    def stand_still(self, still: bool) -> None:
+        """Whether to take no lease, because the publisher of this generation contradicted itself."""
+        self._standing_still = still
 
     def drain(self) -> None:
         """Stop after handing back what is not finished."""
@@ -120,7 +120,7 @@ class LeaseWorker:
             self.figures.state = "standing still: the publisher signed two artifacts with one number"
             await trio.sleep(WAIT_SECONDS)
             return
-        asked = boottime()
+        self.figures.state, asked = "asking for work", boottime()
         try:
             lease = await self._ask(held)
         except (UnreachableError, StaleError, WireError) as error:

@@ -6,10 +6,11 @@ from aurora_p2p.host import membership
 from aurora_p2p.host.membership import GONE_SECONDS, MAX_RECORD_BYTES, Membership
 from aurora_p2p.swarm.roster import open_roster
 from aurora_p2p.types import Epoch, Generation, SwarmId
-from aurora_p2p.wire.codec import encode
+from aurora_p2p.wire.codec import MAX_MESSAGE, encode
 from aurora_p2p.wire.control import Reason
 from aurora_p2p.wire.limits import MAX_MEMBERS
-from aurora_p2p.wire.signed import Signed
+from aurora_p2p.wire.signed import Signed, seal
+from aurora_p2p.wire.trust import Member, Roster
 from tests.host.world import KEYS, NODES, SWARM, join_of, record_of
 
 
@@ -53,8 +54,6 @@ def test_a_record_for_another_swarm_is_refused():
     members = fresh()
     join = join_of(NODES[0])
     record = record_of(NODES[0], swarm=SwarmId(NODES[3].peer))
-    from aurora_p2p.wire.signed import seal
-
     refusal = members.join(NODES[0].peer, type(join)(SWARM, seal(NODES[0], record), 1, 1, bytes(32)), now=0.0)
     assert refusal.reason is Reason.BAD_RECORD
 
@@ -138,9 +137,6 @@ def test_a_record_that_would_make_the_roster_too_long_for_a_message_is_refused()
 
 
 def test_the_largest_roster_of_the_largest_records_is_one_message():
-    from aurora_p2p.host.membership import MAX_MESSAGE
-    from aurora_p2p.wire.trust import Member, Roster
-
     record = Signed(NODES[0].peer, bytes(MAX_RECORD_BYTES), bytes(64))
     roster = Roster(SWARM, Generation(2**62), Epoch(2**62), tuple(Member(record, 7, True) for _ in range(MAX_MEMBERS)))
     sealed = Signed(KEYS.admit.peer, encode(roster), bytes(64))

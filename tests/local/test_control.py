@@ -7,8 +7,9 @@ import sys
 
 import pytest
 import trio
+import trio.testing
 
-from aurora_p2p.errors import AuroraError, PortInUseError, UnreachableError, UsageError
+from aurora_p2p.errors import AuroraError, PortInUseError, StoreError, UnreachableError, UsageError
 from aurora_p2p.local.control import MAX_REQUEST, ask, open_unix_listener, serve_control, socket_path
 
 
@@ -29,18 +30,12 @@ def with_daemon(path, talk):
     async def main():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve_control, path, COMMANDS)
-            while not path.is_socket() or not accepts(path):
-                await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked()
             answer = await trio.to_thread.run_sync(talk)
             nursery.cancel_scope.cancel()
         return answer
 
     return trio.run(main)
-
-
-def accepts(path):
-    with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(str(path)) == 0
 
 
 def raw(path, content):
@@ -124,7 +119,7 @@ def test_an_unknown_command_is_told_the_ones_there_are(path):
 def test_a_second_daemon_is_refused_and_the_first_goes_on(path):
     def second():
         with pytest.raises(PortInUseError, match="another process answers") as refused:
-            trio.run(open_unix_listener, path)
+            open_unix_listener(path)
         assert refused.value.exit_status == 73
         assert "--home" in refused.value.hint
         return ask(path, "status")["version"]
@@ -137,6 +132,11 @@ def test_what_a_killed_daemon_left_behind_is_replaced(path):
         left.bind(str(path))
     assert path.is_socket()
     assert with_daemon(path, lambda: ask(path, "status")["version"]) == 3
+
+
+def test_a_home_that_is_gone_is_a_store_error(tmp_path):
+    with pytest.raises(StoreError, match="cannot listen at .*: No such file"):
+        open_unix_listener(tmp_path / "gone" / "control.sock")
 
 
 def test_without_a_daemon_the_asking_side_is_told_what_to_look_at(path):
@@ -154,7 +154,7 @@ def test_something_else_that_answers_there_counts_as_no_daemon(answer, path):
             await stream.send_all(answer)
 
     async def main():
-        listener = await open_unix_listener(path)
+        listener = open_unix_listener(path)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.serve_listeners, stranger, [listener])
             with pytest.raises(UnreachableError):

@@ -112,6 +112,7 @@ STREAM = (
 )
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
 def test_frames_are_read_the_same_however_they_are_cut(cuts: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -125,6 +126,7 @@ def test_frames_are_read_the_same_however_they_are_cut(cuts: list[int]) -> None:
         assert Path(segment.path).parent == Path(folder)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=400), st.integers(0, len(STREAM)))
 def test_any_bytes_are_read_or_break_the_protocol_and_leave_no_file_behind(noise: bytes, keep: int) -> None:
     with tempfile.TemporaryDirectory() as name:

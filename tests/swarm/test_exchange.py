@@ -387,6 +387,16 @@ def test_a_damaged_copy_is_no_longer_served_and_is_fetched_again() -> None:
     assert requested(effects, B) == {2}
 
 
+def test_a_copy_found_damaged_before_it_was_announced_is_not_announced() -> None:
+    bench = Bench(A, B)
+    bench.fetch(ONE, A)
+    bench.have(ONE, A, 0)
+    bench.do(ONE.segment_in(A, 0))
+    bench.do(ev.Stored(ONE.artifact, 0))
+    bench.do(ev.SendFailed(B, ONE.artifact, 0))
+    assert frames(bench.pass_time(0.05), Have) == []
+
+
 # -- the origin
 
 

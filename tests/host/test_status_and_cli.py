@@ -1,0 +1,148 @@
+"""What a person and a script see of a host: status, the command line without a host, and what a command loads."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from aurora_p2p.host.cli import main
+from aurora_p2p.host.status import render_status, snapshot
+from aurora_p2p.local.control import serve_control, socket_path
+from aurora_p2p.net.traffic import Traffic
+from aurora_p2p.types import Generation
+from aurora_p2p.wire.trust import Delegation
+from tests.host.world import KEYS, NODES, SWARM, join_of, open_host
+from tests.lease.world import prompts_of
+
+SCRIPTS = Path(sys.executable).parent
+DELEGATION = Delegation(SWARM, Generation(1), KEYS.publish.peer, KEYS.admit.peer, KEYS.lease.peer, (KEYS.node.peer,))
+
+
+def status_of(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    said = capsys.readouterr()
+    return ended.value.code, said.out, said.err
+
+
+@pytest.fixture
+def status(tmp_path):
+    """The snapshot of a host that has published, with one member and a step half open."""
+
+    async def make():
+        async with open_host(tmp_path) as host:
+            host.driver.status = lambda: Traffic().snapshot(lambda artifact: 0)
+            host.members.join(NODES[0].peer, join_of(NODES[0]), now=0.0)
+            await host.publish(0)
+            await host.pool_door.handle(prompts_of(0, 3, 2))
+            shown = snapshot(DELEGATION, host.ledger.run, host.desk, host.members, host.pool, host.driver)
+            return json.loads(json.dumps(shown))
+
+    return trio.run(make)
+
+
+def test_the_status_is_plain_json_and_says_what_is_going_on(status):
+    status = json.loads(json.dumps(status))
+    assert (status["version"], status["seq"], status["publications"], status["publishing"]) == (0, 1, 1, False)
+    assert status["members"] == [NODES[0].peer]
+    [step] = status["work"]["steps"]
+    assert (step["step"], step["total"], step["open"], step["admitted"]) == (0, 6, 6, 0)
+
+
+def test_a_person_gets_it_in_a_few_lines(status):
+    text = render_status(status)
+    assert f"swarm     {SWARM}  generation 1" in text
+    assert "version   0  (seq 1, 1 published since start)" in text
+    assert "step 0    0/6 admitted, 0 leased, 6 open" in text
+    status["work"]["refused"] = {"lag": 3}
+    status["work"]["nodes"] = [{"peer": NODES[0].peer, "version": 0, "tokens_per_second": None, "admitted": 0}]
+    text = render_status(status)
+    assert "refused   lag: 3" in text
+    assert "not measured" in text
+
+
+@pytest.mark.parametrize("words", [["status"], ["status", "--json"], ["caps", "--up-kib", "5"]])
+def test_without_a_host_status_and_caps_end_with_69_and_a_hint(words, tmp_path, capsys):
+    code, out, err = status_of([*words, "--home", str(tmp_path)], capsys)
+    assert (code, out) == (69, "")
+    assert err == (
+        f"error: no daemon answers at {tmp_path}/control.sock\nhint:  is it running? is --home the same?\n"
+    )
+
+
+def test_a_home_too_deep_for_its_socket_is_a_usage_error(tmp_path, capsys):
+    assert status_of(["status", "--home", str(tmp_path / ("x" * 100))], capsys)[0] == 2
+
+
+def test_a_running_host_is_asked_over_its_socket(status, tmp_path, capsys):
+    asked = []
+
+    async def answer(request):
+        return status
+
+    async def caps(request):
+        asked.append(request)
+        return {"up_kib": 5.0, "down_kib": 0.0}
+
+    async def run():
+        async with trio.open_nursery() as nursery:
+            path = socket_path(tmp_path, "control")
+            nursery.start_soon(serve_control, path, {"status": answer, "caps": caps})
+            await trio.testing.wait_all_tasks_blocked()
+            for words in (["status"], ["status", "--json"], ["caps", "--up-kib", "5"]):
+                with pytest.raises(SystemExit) as ended:
+                    await trio.to_thread.run_sync(main, [*words, "--home", str(tmp_path)])
+                assert ended.value.code == 0
+            nursery.cancel_scope.cancel()
+
+    trio.run(run)
+    *text, as_json, up, down = capsys.readouterr().out.splitlines()
+    assert text == render_status(status).splitlines()
+    assert json.loads(as_json) == status
+    assert (up, down) == ("up: 5 KiB/s", "down: no cap")
+    assert asked == [{"command": "caps", "up_kib": 5.0}]
+
+
+@pytest.mark.parametrize("words", [[], ["nonsense"], ["init", "--segment-bytes", "many"], ["demo", "--baseline", "some"]])
+def test_a_command_line_that_makes_no_sense_is_status_2(words, capsys):
+    assert status_of(words, capsys)[0] == 2
+
+
+LOADED = "import sys; {}; print([name for name in ('trio', 'torch', 'libp2p', 'vllm', 'numba', 'ssl') if name in sys.modules])"
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import aurora_p2p.host.cli, aurora_p2p.host.config",
+        "import aurora_node.cli, aurora_node.status",
+        "import aurora_bootstrap.cli",
+    ],
+)
+def test_help_and_status_load_neither_the_network_nor_the_machine_learning(imports):
+    root = Path(__file__).parents[2]
+    env = {"PYTHONPATH": os.pathsep.join(str(root / part) for part in ("", "node", "bootstrap"))}
+    code = LOADED.format(imports)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, env=env)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_text_of_a_hosts_status_loads_no_network_either():
+    code = LOADED.format("import aurora_p2p.host.status")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("program", ["aurora-node", "aurora-host", "aurora-bootstrap"])
+def test_help_takes_less_than_half_a_second_of_work(program):
+    """Processor seconds, so that other work on the machine does not count."""
+    before = os.times()
+    subprocess.run([SCRIPTS / program, "--help"], capture_output=True, check=True, timeout=60)
+    after = os.times()
+    spent = after.children_user + after.children_system - before.children_user - before.children_system
+    assert spent < 0.5
