@@ -18,6 +18,20 @@ from aurora_p2p.types import PeerId
 
 _PREFIX = bytes.fromhex("002408011220")
 """Identity multihash (0x00), 36 bytes, protobuf PublicKey{Type=Ed25519, Data=32 bytes}."""
+_SMALL_ORDER = frozenset(
+    bytes.fromhex(point)
+    for point in (
+        "00" * 32,
+        "01" + "00" * 31,
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+        "ec" + "ff" * 30 + "7f",
+        "ed" + "ff" * 30 + "7f",
+        "ee" + "ff" * 30 + "7f",
+    )
+)
+"""Encodings, without the sign bit, of the points whose order divides 8: a signature under one proves nothing, since
+anybody can make it (RFC 8032 leaves the check to the application)."""
 _KEY_HEADER = "aurora-p2p ed25519 seed\n"
 
 
@@ -34,7 +48,10 @@ def public_key_of(peer: str) -> bytes:
         raw = b""
     if len(raw) != len(_PREFIX) + 32 or not raw.startswith(_PREFIX):
         raise WireError(f"{peer[:64]!r} is not an Ed25519 peer id")
-    return raw[len(_PREFIX) :]
+    key = raw[len(_PREFIX) :]
+    if bytes((*key[:31], key[31] & 0x7F)) in _SMALL_ORDER:
+        raise WireError(f"{peer[:64]!r} is a key that anybody can sign for")
+    return key
 
 
 def verify(peer: str, signature: bytes, message: bytes) -> bool:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -49,12 +50,10 @@ class Program:
     def _read(self) -> None:
         if self.process.stdout is None:
             return
-        for line in self.process.stdout:
-            try:
-                event = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            self._new.put(event)
+        with self.process.stdout as lines:
+            for line in lines:
+                with suppress(json.JSONDecodeError):
+                    self._new.put(json.loads(line))
         self._new.put(None)
 
     def wait_for(self, event: str, seconds: float) -> dict[str, Any]:

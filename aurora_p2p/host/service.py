@@ -53,6 +53,7 @@ from aurora_p2p.wire.trainer import Published
 from aurora_p2p.wire.trust import Charter, Delegation, Floor, PeerRecord
 
 HOUSEKEEPING_SECONDS = 5.0
+LIVE_SECONDS = 0.5
 EPOCHS_PER_START = 1 << 20
 """Roster epochs of one start of the host: the ledger counts starts, so epochs grow across restarts unwritten."""
 
@@ -148,6 +149,7 @@ class _Host:
             nursery.start_soon(self._renew_rosters)
             nursery.start_soon(self._send_hints)
             nursery.start_soon(self._keep_house)
+            nursery.start_soon(self._show)
             nursery.start_soon(self._trainer.serve, socket_path(self._parts.home, "trainer"))
             nursery.start_soon(
                 serve_control,
@@ -170,9 +172,7 @@ class _Host:
     async def _start(self) -> None:
         parts, driver = self._parts, self._driver
         delegation = parts.delegation
-        await driver.feed(
-            TrustChanged(delegation.publish, frozenset(delegation.hosts), Seq(0), generation=delegation.generation)
-        )
+        await driver.feed(TrustChanged(delegation.publish, frozenset(delegation.hosts), delegation.generation))
         restored = self._pool.restore(parts.ledger.restore(), now=boottime())
         await parts.ledger.commit(records_of(restored))
         found = await trio.to_thread.run_sync(lambda: parts.store.load(now=boottime()))
@@ -242,6 +242,20 @@ class _Host:
                 self._parts.output.event("refused", f"refused {peer}: {reason}", peer=peer, reason=reason)
             case Equivocated():
                 self._parts.output.event("equivocation", "another process publishes with this swarm's key: stop one")
+
+    async def _show(self) -> None:
+        """The live line: the oldest step that is not complete."""
+        with self._parts.output.live() as show:
+            while True:
+                await trio.sleep(LIVE_SECONDS)
+                version = self._desk.newest.version if self._desk.newest else -1
+                steps = self._pool.status(now=boottime()).steps
+                step = next((step for step in steps if step.admitted < step.total), None)
+                text = f"version {version}  {len(self._members.peers) - 1} nodes"
+                if step is None:
+                    show(text, 0, 0)
+                else:
+                    show(f"{text}  step {step.step}: samples admitted", step.admitted, step.total)
 
     async def _keep_house(self) -> None:
         while True:

@@ -135,8 +135,9 @@ class ControlHost:
     ) -> None:
         """Answer requests of `kind` (a Record or a union), at most `limit` bytes, with what `handler` returns.
 
-        Handlers of different peers run at the same time. A WireError out of a handler is the peer's fault; any other
-        exception is our bug: it is logged with its traceback. Both reset that one stream.
+        Handlers of different peers run at the same time; each must end by itself, also when its asker has gone. A
+        WireError out of a handler is the peer's fault; any other exception is our bug: it is logged with its traceback.
+        Both reset that one stream.
         """
 
         async def talk(peer: PeerId, stream: Stream) -> None:

@@ -9,6 +9,8 @@
     connect() waits 250 ms, tries one of the addresses heard   `dial_addr`: this address, at once, without retries
       of, thrice, then refuses that peer for 60 s
     a vanished peer is never noticed, a stuck write never ends TCP keep-alive and TCP_USER_TIMEOUT on every socket
+    each accepted connection is counted until the host ends,   its handler is ended after the connection has closed
+      so after 300 visitors nobody gets in
     connections are denied while the machine's memory is full  a resource manager that only counts
     it logs what strangers do, in part on the root logger      only CRITICAL passes
 
@@ -56,6 +58,8 @@ NEGOTIATE_SECONDS = 10
 """For a handshake or the choice of a protocol: a few small messages."""
 VANISHED_SECONDS = 20
 """A connection that takes no bytes for this long is ended by the kernel."""
+LET_GO_SECONDS = 1.0
+"""After a connection was closed, for libp2p's own clean-up of it."""
 CLOSE_SECONDS = 5.0
 """For saying goodbye to all peers on leaving."""
 STREAM_FAULTS = (
@@ -76,7 +80,7 @@ StreamHandler = Callable[[Stream], Awaitable[None]]
 
 
 class _Tcp(TCP):  # type: ignore[misc]  # libp2p is untyped to us
-    """TCP whose connections end by themselves when the other side vanishes or stops taking bytes."""
+    """TCP whose connections end by themselves when the other side vanishes, and leave nothing behind."""
 
     async def dial(self, maddr: Any) -> Any:
         connection = await super().dial(maddr)
@@ -84,9 +88,19 @@ class _Tcp(TCP):  # type: ignore[misc]  # libp2p is untyped to us
         return connection
 
     def create_listener(self, handler_function: StreamHandler) -> Any:
+        """The library's handler of an accepted connection waits, holding one of MAX_CONNECTIONS, for the host's end."""
+
         async def accepted(stream: Any) -> None:
             _end_when_vanished(stream.stream)
-            await handler_function(stream)
+            close = stream.close
+
+            async def close_and_let_go() -> None:
+                await close()
+                scope.deadline = min(scope.deadline, trio.current_time() + LET_GO_SECONDS)
+
+            stream.close = close_and_let_go
+            with trio.CancelScope() as scope:
+                await handler_function(stream)
 
         return super().create_listener(accepted)
 

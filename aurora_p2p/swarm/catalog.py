@@ -1,8 +1,9 @@
 """Every artifact this machine knows of, and the rules by which a header becomes known.
 
-A header is admitted if the publisher signed it for this swarm, its seq is not below the floor, it was not aborted, and
-no other artifact has its seq. Two artifacts with one seq are an equivocation: both are dropped, the proof is kept, and
-nothing more is admitted until a delegation of a higher generation arrives.
+A header is admitted if the publisher signed it for this swarm, it was not aborted, and no other artifact has its seq.
+Old ones are welcome: a newcomer starts from a snapshot that HEAD has long passed. Two artifacts with one seq are an
+equivocation: both are dropped, the proof is kept, and nothing more is admitted until a delegation of a higher
+generation arrives.
 """
 
 from __future__ import annotations
@@ -83,7 +84,6 @@ class Catalog:
         self.hosts: frozenset[PeerId] = frozenset()
         self._swarm = swarm
         self._publisher: PeerId | None = None
-        self._floor = Seq(0)
         self._generation = -1
         self._halted = False
         self._headers: dict[Seq, Signed] = {}
@@ -93,7 +93,7 @@ class Catalog:
         if event.generation > self._generation:
             self._halted = False
             self._headers.clear()
-        self._publisher, self.hosts, self._floor = event.publisher, event.hosts, event.floor
+        self._publisher, self.hosts = event.publisher, event.hosts
         self._generation = event.generation
 
     @property
@@ -113,8 +113,6 @@ class Catalog:
         header = manifest.header
         if header.swarm != self._swarm:
             return "the header belongs to another swarm"
-        if header.seq < self._floor:
-            return f"seq {header.seq} is below the floor {self._floor}"
         known = self._headers.get(header.seq)
         if known is not None and known.body != signed.body:
             return Equivocation(known, signed)

@@ -128,14 +128,12 @@ class Downlink:
     def expire(self, now: float) -> None:
         for holding in self._in_flight():
             holding.fetch.expire(now)
-        for link in self._table.links.values():
-            if not link.requests:
-                continue
-            if now < self._due(link):
-                continue
+        due = [link for link in self._table.links.values() if link.requests and self._due(link) <= now]
+        for link in due:  # first, so that nothing asked now is cancelled now
             if link.hedged_at is not None:
                 self._stall(link, now)
-            else:
+        for link in due:
+            if link.requests and link.hedged_at is None:
                 link.hedged_at = now
                 self._hedge(link, now)
 

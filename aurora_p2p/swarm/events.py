@@ -92,14 +92,13 @@ class SendFailed:
 
 @dataclass(frozen=True, slots=True)
 class TrustChanged:
-    """Who may publish, who the hosts are, and the oldest seq a header may have. Given before the first LinkUp.
+    """Who may publish, and who the hosts are. Given before the first LinkUp.
 
     generation: of the delegation; a higher one ends the standstill after an equivocation.
     """
 
     publisher: PeerId
     hosts: frozenset[PeerId]
-    floor: Seq
     generation: int = 0
 
 

@@ -150,7 +150,7 @@ class Exchange:
                 if last_bytes is not None:
                     holding.short[new.bit_length() - 1] = last_bytes
                 if holding.seeder:
-                    holding.seeder.produced |= new
+                    self._note(holding.artifact, holding.seeder.produce(new), now)
             case ev.Finished():
                 self._final_known(holding)
             case ev.Stored(_, index):

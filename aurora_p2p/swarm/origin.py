@@ -8,6 +8,9 @@ third party has announced yet) for its weight: a slow or idle uploader accumulat
 the weighting "by upload that the origin observed". The watch over a first holder restarts with everything it passes on,
 so that a slow swarm is not mistaken for a dead one, up to PATIENCE times its length. With no third party (a swarm of
 one) the holder's own announcement confirms. A segment that no linked peer holds any more is PRODUCED again.
+
+Invariant: a produced segment is to be sent, on its way, under watch, or confirmed (and then nodes may ask us for it),
+so that no false claim can strand it.
 """
 
 from __future__ import annotations
@@ -61,6 +64,13 @@ class Seeder:
         """Segments to send again, and who failed to pass them on."""
         self._progress: dict[PeerId, float] = {}
         self._total: dict[PeerId, int] = {}
+
+    def produce(self, mask: int) -> int:
+        """These can be sent. Returns the newly confirmed set: what peers hold already (a repaired segment)."""
+        self.produced |= mask
+        confirmed = mask & ~self.peers.levels[0] & ~self._busy & ~self.confirmed
+        self.confirmed |= confirmed
+        return confirmed
 
     def grant(self, peer: PeerId, segments: int) -> None:
         self.credit[peer] = min(self.credit.get(peer, 0) + segments, MAX_CREDIT)
@@ -124,7 +134,7 @@ class Seeder:
         for index, failed in list(self._reseed.items()):
             if failed == peer:
                 confirmed &= ~(1 << index)
-            elif new >> index & 1:
+            elif confirmed >> index & 1:
                 del self._reseed[index]
         for holder in list(self._sent):
             waiting = self._sent[holder]
@@ -148,8 +158,7 @@ class Seeder:
         self._total.pop(peer, None)
         confirmed = 0
         for index in [index for index, holder in self._sending.items() if holder == peer]:
-            del self._sending[index]
-            self._busy &= ~(1 << index)
+            self.unsent(peer, index)
         for index in self._sent.pop(peer, {}):
             self._busy &= ~(1 << index)
             if self._held_by_another(peer, index):

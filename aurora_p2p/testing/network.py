@@ -45,7 +45,7 @@ class Network:
         """A new node, linked to everybody alive one round trip from now."""
         node = kind(self, Identity(self.rng.randbytes(SEED_BYTES)), spec)
         host = self.host.peer if self.nodes else node.peer
-        node.feed(ev.TrustChanged(self.publisher.peer, frozenset({host}), Seq(0)))
+        node.feed(ev.TrustChanged(self.publisher.peer, frozenset({host})))
         for other in [other for other in self.nodes.values() if other.alive]:
             self.at(self.now + self.delay(node.peer, other.peer) * 2, partial(self.link, node, other))
         self.nodes[node.peer] = node

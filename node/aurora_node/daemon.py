@@ -207,9 +207,7 @@ class _Node:
         trust = self._trust
         if trust.charter is not None and trust.charter is not self._told_charter:
             self._told_charter = trust.charter
-            await self._driver.feed(
-                ev.TrustChanged(trust.publish, trust.hosts, trust.floor.seq, generation=trust.floor.generation)
-            )
+            await self._driver.feed(ev.TrustChanged(trust.publish, trust.hosts, trust.floor.generation))
         if trust.roster is not None and trust.roster is not self._told_roster:
             self._told_roster = trust.roster
             await self._driver.feed(ev.RosterChanged(trust.roster))

@@ -11,8 +11,8 @@ runs, those registered at the bootstraps.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 import trio
@@ -106,16 +106,17 @@ class HostLink:
         """
         self._tried = {}
         said: RefusedError | StaleError | None = None
-        async for peer in self._candidates():
-            try:
-                await self._join_at(peer, record)
-            except (RefusedError, StaleError) as error:
-                said = said or error
-            except (UnreachableError, WireError) as error:
-                self._tried[str(peer)] = str(error)
-            else:
-                self._host, self.is_member = peer, True
-                return
+        async with aclosing(self._candidates()) as candidates:
+            async for peer in candidates:
+                try:
+                    await self._join_at(peer, record)
+                except (RefusedError, StaleError) as error:
+                    said = said or error
+                except (UnreachableError, WireError) as error:
+                    self._tried[str(peer)] = str(error)
+                else:
+                    self._host, self.is_member = peer, True
+                    return
         raise said or self._unreachable()
 
     async def _join_at(self, peer: PeerId, record: PeerRecord) -> None:
@@ -135,7 +136,7 @@ class HostLink:
         self._take_roster(reply.roster)
         self._take_head(reply.head)
 
-    async def _candidates(self) -> AsyncIterator[PeerId]:
+    async def _candidates(self) -> AsyncGenerator[PeerId, None]:
         """Peers that may be hosts, connected, each once."""
         seen: set[str] = set()
         for address in [*self._place.ticket.hosts, *self._remembered()]:

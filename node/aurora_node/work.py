@@ -120,6 +120,7 @@ class LeaseWorker:
             self.figures.state = "standing still: the publisher signed two artifacts with one number"
             await trio.sleep(WAIT_SECONDS)
             return
+        self._weights.idle()
         self.figures.state, asked = "asking for work", boottime()
         try:
             lease = await self._ask(held)
@@ -135,7 +136,6 @@ class LeaseWorker:
     async def _wait(self, refusal: Refusal, held: Checkpoint) -> None:
         """Until newer weights are staged, at most as long as the refusal deserves."""
         self.figures.state = f"idle: {refusal.reason.value.replace('_', ' ')}"
-        self._weights.idle()
         again = WAIT_SECONDS if refusal.reason in IDLE_REASONS else refusal.retry_seconds or RETRY_SECONDS
         await self._weights.wait_for_newer(held.version, min(again, WAIT_SECONDS))
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aurora_p2p.crypto.identity import Identity, peer_id_of, public_key_of, verify
+from aurora_p2p.crypto.identity import _SMALL_ORDER, Identity, peer_id_of, public_key_of, verify
 from aurora_p2p.crypto.roles import RoleKeys
 from aurora_p2p.crypto.sign import fields
 from aurora_p2p.errors import StoreError, UsageError, WireError
@@ -84,3 +84,36 @@ def test_missing_role_keys_say_what_to_do(tmp_path: Path) -> None:
     assert "aurora-host init" in caught.value.hint
     created = RoleKeys.create(tmp_path)
     assert RoleKeys.load(tmp_path).publish.peer == created.publish.peer
+
+
+P = 2**255 - 19
+D = -121665 * pow(121666, -1, P) % P
+
+
+def order_divides_8(encoded: bytes) -> bool:
+    """RFC 8032 arithmetic on the curve: decode y, recover x, double three times."""
+    y = int.from_bytes(encoded, "little") % 2**255 % P
+    square = (y * y - 1) * pow(D * y * y + 1, -1, P) % P
+    x = pow(square, (P + 3) // 8, P)
+    if (x * x - square) % P:
+        x = x * pow(2, (P - 1) // 4, P) % P
+    assert (x * x - square) % P == 0, "not on the curve"
+    for _ in range(3):
+        cross, product = x * y, D * x * x * y * y
+        x, y = 2 * cross * pow(1 + product, -1, P) % P, (y * y + x * x) * pow(1 - product, -1, P) % P
+    return (x, y) == (0, 1)
+
+
+@pytest.mark.parametrize("sign", [0x00, 0x80])
+@pytest.mark.parametrize("point", sorted(_SMALL_ORDER), ids=bytes.hex)
+def test_a_key_that_anybody_can_sign_for_is_no_identity(point: bytes, sign: int) -> None:
+    assert order_divides_8(point)
+    weak = peer_id_of(bytes((*point[:31], point[31] | sign)))
+    with pytest.raises(WireError, match="anybody"):
+        public_key_of(weak)
+    assert not verify(weak, bytes(64), b"message")
+    assert not verify(weak, point + bytes(32), b"message")
+
+
+def test_an_honest_key_is_not_of_small_order() -> None:
+    assert not order_divides_8(Identity(SEED).public_key)

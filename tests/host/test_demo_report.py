@@ -54,11 +54,10 @@ LEARN = PhaseFigures(
 )
 QUIET = Statuses(host(), [node(), node()])
 SPARSE = PhaseFigures([record(size=50, changed=1, elements=100)], 1.0, QUIET, QUIET)
-FULL = PhaseFigures(
-    [record(tokens=50, size=8000)], 2.0, QUIET, Statuses(host(sent_bytes=16_000), [node(), node()])
-)
+FULL = PhaseFigures([record(tokens=50, size=8000)], 2.0, QUIET, Statuses(host(sent_bytes=16_000), [node(), node()]))
 FINAL = Statuses(
-    host(version=14, admitted=(30, 12), refused={"lag": 2, "too_late": 1}), [node(audits=3), node(audits=4, mismatches=0)]
+    host(version=14, admitted=(30, 12), refused={"lag": 2, "too_late": 1}),
+    [node(audits=3), node(audits=4, mismatches=0)],
 )
 
 

@@ -70,9 +70,7 @@ def test_a_person_gets_it_in_a_few_lines(status):
 def test_without_a_host_status_and_caps_end_with_69_and_a_hint(words, tmp_path, capsys):
     code, out, err = status_of([*words, "--home", str(tmp_path)], capsys)
     assert (code, out) == (69, "")
-    assert err == (
-        f"error: no daemon answers at {tmp_path}/control.sock\nhint:  is it running? is --home the same?\n"
-    )
+    assert err == (f"error: no daemon answers at {tmp_path}/control.sock\nhint:  is it running? is --home the same?\n")
 
 
 def test_a_home_too_deep_for_its_socket_is_a_usage_error(tmp_path, capsys):
@@ -108,12 +106,15 @@ def test_a_running_host_is_asked_over_its_socket(status, tmp_path, capsys):
     assert asked == [{"command": "caps", "up_kib": 5.0}]
 
 
-@pytest.mark.parametrize("words", [[], ["nonsense"], ["init", "--segment-bytes", "many"], ["demo", "--baseline", "some"]])
+@pytest.mark.parametrize(
+    "words", [[], ["nonsense"], ["init", "--segment-bytes", "many"], ["demo", "--baseline", "some"]]
+)
 def test_a_command_line_that_makes_no_sense_is_status_2(words, capsys):
     assert status_of(words, capsys)[0] == 2
 
 
-LOADED = "import sys; {}; print([name for name in ('trio', 'torch', 'libp2p', 'vllm', 'numba', 'ssl') if name in sys.modules])"
+HEAVY = ("trio", "torch", "libp2p", "vllm", "numba", "ssl")
+LOADED = f"import sys; {{}}; print([name for name in {HEAVY} if name in sys.modules])"
 
 
 @pytest.mark.parametrize(

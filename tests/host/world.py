@@ -60,9 +60,7 @@ class Host:
         self.pool.restore(ledger.restore(), now=boottime())
         self.pool_door = PoolDoor(self.pool, ledger)
         self.members = Membership(SWARM, KEYS.admit, Generation(1), Epoch(ledger.epoch << 20))
-        self.answers = Answers(
-            SWARM, KEYS, charter, Generation(1), self.members, self.pool_door, Output(as_json=True)
-        )
+        self.answers = Answers(SWARM, KEYS, charter, Generation(1), self.members, self.pool_door, Output(as_json=True))
         self.answers.newest = lambda: self.desk.newest
         self.door = TrainerDoor(SWARM, ledger.run, SEGMENT, self.desk, self.pool_door)
 
@@ -130,5 +128,3 @@ def join_of(node, seq=1, *, signer=None, swarm=SWARM, wire=(1, 1), **changes):
 def events_of(capsys):
     """What Output(as_json=True) printed."""
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-

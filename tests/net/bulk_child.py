@@ -72,6 +72,10 @@ class BulkChild:
             if isinstance(event, kind) and condition(event):
                 return event
 
+    def seen(self, kind: type[E], condition: Callable[[E], bool]) -> E:
+        """Like wait_for, but an event that has come already counts as well."""
+        return next(filter(condition, self.of_kind(kind)), None) or self.wait_for(kind, condition)
+
     def members(self, *peers: PeerId) -> None:
         self.channel.send(SetMembers(peers))
 

@@ -181,7 +181,7 @@ class Besieged:
         self.refused[fault.value] += 1
 
     def wait_until_counted(self) -> None:
-        self.child.wait_for(BulkStats, lambda stats: Counter(dict(stats.refused)) >= self.refused)
+        self.child.seen(BulkStats, lambda stats: Counter(dict(stats.refused)) >= self.refused)
 
 
 @pytest.fixture(scope="module")

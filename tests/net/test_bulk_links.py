@@ -115,7 +115,7 @@ def test_segments_travel_both_ways_under_a_cap_and_arrive_exact(
         assert b"".join(Path(event.path).read_bytes() for event in arrived) == body.read_bytes()
         assert {event.peer for event in arrived} == {sender.peer}
         counted = (receiver.peer, 48 * SEGMENT, 48 * SEGMENT)
-        sender.wait_for(BulkStats, lambda stats, counted=counted: counted in stats.peers)
+        sender.seen(BulkStats, lambda stats, counted=counted: counted in stats.peers)
         assert [event.index for event in sender.of_kind(SegmentSent)] == list(range(48))
 
 
@@ -135,7 +135,7 @@ def test_a_segment_that_rotted_on_disk_is_never_sent(pair: tuple[BulkChild, Bulk
     sender.channel.send(msgspec.structs.replace(sound(receiver.peer, 2, body), path=str(tmp_path / "absent")))
     sender.channel.send(sound(receiver.peer, 3, body))
     assert [decode(event.frame, SegmentData).index for event in receiver.take_segments(2)] == [0, 3]
-    sender.wait_for(SegmentSent, lambda event: event.index == 3)
+    sender.seen(SegmentSent, lambda event: event.index == 3)
     assert [event.index for event in sender.of_kind(SegmentFailed)] == [1, 2]
 
 

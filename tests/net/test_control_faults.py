@@ -46,6 +46,8 @@ async def main():
 trio.run(main)
 """
 
+pytestmark = pytest.mark.slow
+
 
 async def noted(_peer: PeerId, _request: Request) -> Record:
     return Noted()
@@ -58,7 +60,6 @@ async def still_answers(host: ControlHost) -> None:
         assert await newcomer.request(peer, PROTOCOL, QUESTION, Noted, seconds=LONG) == Noted()
 
 
-@pytest.mark.slow
 def test_a_stopped_process_is_unreachable_at_the_deadline_and_answers_again_once_it_continues() -> None:
     async def main(address: str, pid: int) -> None:
         async with open_control_host(Identity.generate(), LOOPBACK, gossip=False) as host:
@@ -84,6 +85,21 @@ def test_a_stopped_process_is_unreachable_at_the_deadline_and_answers_again_once
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_visitor_who_has_left_takes_no_place() -> None:
+    """The library keeps a task, and one of its 300 places, for every connection that it ever accepted."""
+
+    async def main() -> None:
+        async with open_control_host(Identity.generate(), LOOPBACK, gossip=False) as host:
+            host.serve(PROTOCOL, Request, noted)
+            before = trio.lowlevel.current_statistics().tasks_living
+            places = host._libp2p.get_network()._inbound_limiter
+            await still_answers(host)
+            while trio.lowlevel.current_statistics().tasks_living > before or places.borrowed_tokens:
+                await trio.sleep(0.01)  # ends by the deadline if either is kept
+
+    with_deadline(main)
 
 
 def test_hostile_muxer_frames_end_at_most_their_own_connection() -> None:

@@ -81,7 +81,7 @@ async def introduce(parties: Sequence[Party], epoch: int = 1) -> None:
     view = open_roster(roster, swarm=SWARM, admit=ADMIT.peer)
     for one in parties:
         hosts = frozenset({parties[0].me.peer})
-        await one.driver.feed(ev.TrustChanged(PUBLISHER.peer, hosts, Seq(0), generation=1))
+        await one.driver.feed(ev.TrustChanged(PUBLISHER.peer, hosts, generation=1))
         await one.driver.feed(ev.RosterChanged(view))
 
 
@@ -177,6 +177,7 @@ def test_an_artifact_reaches_every_node_exactly_and_nodes_serve_each_other(tmp_p
 
     async def main() -> None:
         async with swarm(tmp_path, 4, rate=400_000) as four:
+            await until(lambda: all(len(one.driver.linked) == 3 for one in four.parties))
             manifest = await publish(four.host, body)
             await four.everyone_done()
             for node in four.nodes:

@@ -87,14 +87,12 @@ def test_nothing_is_fetched_before_accept_nor_after_decline() -> None:
     "offer",
     [
         Offer(Published.make(publish=identity("mallory")).header, None),
-        Offer(Published.make(seq=2).header, None),
         Offer(seal(PUBLISH, Abort(SWARM, Seq(9), ONE.artifact)), None),
     ],
-    ids=["not the publisher", "below the floor", "not a header"],
+    ids=["not the publisher", "not a header"],
 )
 def test_a_header_that_may_not_be_admitted_is_refused(offer: Offer) -> None:
     bench = Bench(A)
-    bench.do(ev.TrustChanged(PUBLISH.peer, frozenset({HOST}), Seq(5), 1))
     effects = bench.do(ev.FrameIn(A, offer))
     assert len(only(effects, ev.Refused)) == 1
     assert only(effects, ev.Announced) == []
@@ -108,7 +106,7 @@ def test_two_artifacts_with_one_seq_stop_everything_until_a_higher_generation() 
     assert [effect.evidence for effect in only(effects, ev.Equivocated)] == [Equivocation(ONE.header, other.header)]
     assert len(frames(effects, Evidence)) == 2
     assert only(bench.do(ev.FrameIn(A, Offer(later.header, None))), ev.Announced) == []
-    bench.do(ev.TrustChanged(PUBLISH.peer, frozenset({HOST}), Seq(0), 2))
+    bench.do(ev.TrustChanged(PUBLISH.peer, frozenset({HOST}), 2))
     assert len(only(bench.do(ev.FrameIn(A, Offer(later.header, None))), ev.Announced)) == 1
 
 
@@ -450,6 +448,16 @@ def test_what_only_a_lost_peer_held_is_sent_to_another() -> None:
     bench.do(ev.LinkUp(C))
     effects = bench.do(ev.FrameIn(C, Credit(ONE.artifact, 8)))
     assert [(effect.peer, effect.index) for effect in only(effects, ev.SendSegment)] == [(C, 0)]
+
+
+def test_a_false_claim_does_not_strand_a_segment_whose_first_holder_died() -> None:
+    bench = origin(A, B)
+    first = only(bench.do(ev.Produced(ONE.artifact, range(1))), ev.SendSegment)[0].peer
+    second = B if first == A else A
+    bench.do(ev.LinkUp(C))
+    bench.have(ONE, C, 0)
+    effects = bench.do(ev.LinkDown(first))
+    assert [(effect.peer, effect.index) for effect in only(effects, ev.SendSegment)] == [(second, 0)]
 
 
 def test_a_claim_to_hold_what_never_left_the_origin_is_ignored() -> None:

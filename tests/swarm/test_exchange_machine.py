@@ -214,6 +214,13 @@ class ExchangeMachine(RuleBasedStateMachine):
             held = self.bench.machine.have(artifact)  # type: ignore[arg-type]
             assert held == sum(1 << segment for segment in stored)
 
+    @invariant()
+    def the_origin_strands_nothing(self) -> None:
+        holding = self.bench.machine._catalog.artifacts.get(TWO.artifact)
+        if holding is not None and holding.seeder is not None:
+            seeder = holding.seeder
+            assert seeder.produced & ~(seeder._todo() | seeder._busy | seeder.confirmed) == 0
+
 
 ExchangeMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 TestExchangeMachine = ExchangeMachine.TestCase

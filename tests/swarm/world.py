@@ -100,7 +100,7 @@ class Published:
         return ev.SegmentIn(peer, frame, f"{peer}/{index}", len(payload), blake3(payload).digest())
 
 
-TRUST = ev.TrustChanged(PUBLISH.peer, frozenset({HOST}), Seq(0), 1)
+TRUST = ev.TrustChanged(PUBLISH.peer, frozenset({HOST}), 1)
 
 
 class Bench:

@@ -1,0 +1,49 @@
+"""The loop with real processes: versions out, samples in, newcomers."""
+
+from __future__ import annotations
+
+import pytest
+
+from aurora_p2p.host.programs import wait_until
+from tests.e2e.world import GROUP, LONG, PROMPTS, Swarm, grown
+
+pytestmark = pytest.mark.slow
+
+STEPS = 5
+
+
+def test_nodes_that_joined_by_ticket_and_by_swarm_id_follow_every_version_and_their_samples_are_admitted_once(
+    swarm: Swarm,
+) -> None:
+    swarm.train(1)  # every node's speed is known
+    before, host_before = swarm.settle(), swarm.host.status()
+    records = swarm.train(STEPS)
+    after, host_after = swarm.settle(), swarm.host.status()
+
+    assert all(record.max_lag <= 1 for record in records)
+    assert {record.publication.kind for record in records} == {"delta"}
+    assert swarm.in_ledger(records[-1].step) == PROMPTS * GROUP
+    admitted = [grown(old, new, "admitted") for old, new in zip(before, after, strict=True)]
+    assert sum(admitted) == STEPS * PROMPTS * GROUP
+    assert all(count > 0 for count in admitted), "every node worked"
+    assert all(grown(old, new, "commits") > 0 for old, new in zip(before, after, strict=True))
+    served = [grown(old, new, "exchange", "segments", "sent") for old, new in zip(before, after, strict=True)]
+    assert all(count > 0 for count in served), "every node passed segments on"
+    bytes_of = [
+        grown(host_before, host_after, "exchange", "published", key) for key in ("sent_bytes", "artifact_bytes")
+    ]
+    assert bytes_of[1] == sum(record.publication.bytes for record in records)
+    assert bytes_of[0] / bytes_of[1] <= 1.3
+
+
+def test_a_late_joiner_catches_up_from_its_peers_by_the_snapshot_and_the_deltas_and_works(swarm: Swarm) -> None:
+    swarm.train(2)
+    with swarm.guest("late") as late:
+        (status,) = swarm.settle(late)
+        artifacts = status["exchange"]["artifacts"]
+        assert {artifact["kind"] for artifact in artifacts if artifact["have"]} == {"snapshot", "delta"}
+        segments = status["exchange"]["segments"]
+        assert segments["peers"] > segments["origin"]
+        swarm.train(2)
+        wait_until(lambda: late.status()["admitted"] > 0, LONG, "a sample of the late joiner")
+        assert late.stop() == 0
