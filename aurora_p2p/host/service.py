@@ -150,8 +150,8 @@ class _Host:
             nursery.start_soon(self._send_hints)
             nursery.start_soon(self._keep_house)
             nursery.start_soon(self._show)
-            nursery.start_soon(self._trainer.serve, socket_path(self._parts.home, "trainer"))
-            nursery.start_soon(
+            await nursery.start(self._trainer.serve, socket_path(self._parts.home, "trainer"))
+            await nursery.start(
                 serve_control,
                 socket_path(self._parts.home, "control"),
                 {"status": self._ask_status, "caps": self._caps},

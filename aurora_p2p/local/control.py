@@ -61,11 +61,15 @@ def open_unix_listener(path: Path) -> trio.SocketListener:
     return trio.SocketListener(trio.socket.from_stdlib_socket(sock))
 
 
-async def serve_control(path: Path, commands: Mapping[str, Handler]) -> None:
-    """Answer control requests until cancelled. Raises PortInUseError."""
+async def serve_control(
+    path: Path, commands: Mapping[str, Handler], *, task_status: trio.TaskStatus[None] | None = None
+) -> None:
+    """Answer control requests until cancelled; started once it listens. Raises PortInUseError."""
     import trio
 
     listener = open_unix_listener(path)
+    if task_status is not None:
+        task_status.started()
     try:
         await trio.serve_listeners(partial(_serve_one, commands=commands), [listener])
     finally:

@@ -87,7 +87,7 @@ class Catalog:
         self._generation = -1
         self._halted = False
         self._headers: dict[Seq, Signed] = {}
-        self._aborted: dict[ArtifactId, None] = {}
+        self._aborted: dict[ArtifactId, Signed] = {}
 
     def trust(self, event: TrustChanged) -> None:
         if event.generation > self._generation:
@@ -101,11 +101,12 @@ class Catalog:
         return max((holding.seq for holding in self.artifacts.values()), default=Seq(0))
 
     def open(self, signed: Signed) -> Manifest | Equivocation | str:
-        """A new manifest for an unknown header, proof of an equivocation, or the reason for refusing it."""
+        """A new manifest for an unknown header, proof of an equivocation, or the reason for refusing it.
+
+        The caller has seen that it was not aborted (`abort_of`).
+        """
         if self._halted or self._publisher is None:
             return "no publisher is trusted now"
-        if artifact_id_of(signed) in self._aborted:
-            return "the artifact was aborted"
         try:
             manifest = Manifest(signed, self._publisher)
         except WireError as error:
@@ -170,8 +171,12 @@ class Catalog:
             return None
         if len(self._aborted) >= MAX_ABORTED:
             del self._aborted[next(iter(self._aborted))]
-        self._aborted[abort.artifact] = None
+        self._aborted[abort.artifact] = signed
         return abort.artifact
+
+    def abort_of(self, artifact: ArtifactId) -> Signed | None:
+        """The Abort that ended this artifact."""
+        return self._aborted.get(artifact)
 
     def take_final(self, holding: Holding, final: Signed | None) -> bool:
         """Take a final page; True when it is the first. Raises WireError or ContradictionError."""

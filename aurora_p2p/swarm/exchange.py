@@ -296,6 +296,10 @@ class Exchange:
 
     def _open(self, link: Link, frame: frames.Offer) -> Holding | None:
         """A header not known so far."""
+        abort = self._catalog.abort_of(artifact_id_of(frame.header))
+        if abort is not None:  # it was away when this was passed on
+            self._table.send(link, frames.Drop(abort))
+            return None
         opened = self._catalog.open(frame.header)
         if isinstance(opened, Equivocation):
             self._equivocated(opened)

@@ -145,6 +145,11 @@ class _Node:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._stop_on_signal, signals, nursery.cancel_scope)
+                await nursery.start(
+                    serve_control,
+                    socket_path(self._parts.home, "control"),
+                    {"status": self._ask_status, "caps": self._caps},
+                )
                 await self._link.join(record)
                 output.event(
                     "joined",
@@ -162,11 +167,6 @@ class _Node:
                 nursery.start_soon(self._watch_notices)
                 nursery.start_soon(self._keep_house)
                 nursery.start_soon(self._show)
-                nursery.start_soon(
-                    serve_control,
-                    socket_path(self._parts.home, "control"),
-                    {"status": self._ask_status, "caps": self._caps},
-                )
                 await self._work()
                 nursery.cancel_scope.cancel()
 

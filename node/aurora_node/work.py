@@ -177,17 +177,18 @@ class LeaseWorker:
         figures.state, figures.leases = "generating", figures.leases + 1
         figures.lease_step, figures.lease_done, figures.lease_size = lease.target_step, 0, len(lease.samples)
         self._weights.busy()
-        with trio.move_on_after(max(asked + lease.seconds - boottime(), 0.0)) as self._generating:
-            if self.drained:  # asked before, granted after
-                self._generating.cancel()
-            try:
+        try:
+            with trio.move_on_after(max(asked + lease.seconds - boottime(), 0.0)) as self._generating:
+                if self.drained:  # asked before, granted after
+                    self._generating.cancel()
                 await self._generate(engine, lease, sender)
-            except WireError as error:
-                figures.state = f"the lease does not fit the model: {error}"
-                await trio.sleep(RETRY_SECONDS)
-        self._generating = None
-        if figures.lease_done < figures.lease_size:
-            await self._release(lease)
+        except WireError as error:
+            figures.state = f"the lease does not fit the model: {error}"
+            await trio.sleep(RETRY_SECONDS)
+        finally:  # also when the engine has died
+            self._generating = None
+            if figures.lease_done < figures.lease_size:
+                await self._release(lease)
 
     async def _generate(
         self, engine: EngineClient, lease: Lease, sender: trio.MemorySendChannel[tuple[Lease, list[Signed]]]

@@ -1,8 +1,9 @@
 """A swarm of real processes on loopback, and a trainer in this one.
 
-A bootstrap, a host and nodes run as a user would start them (`aurora_p2p.host.programs`). The model is tiny and untrained:
-what it learns does not matter here, that every version and every sample arrives does. Ports are chosen before, so that a
-program which is started again is where it was. The trainer survives a host that is killed, as a training job would.
+A bootstrap, a host and nodes run as a user would start them (`aurora_p2p.host.programs`). The model is tiny and
+untrained: here it does not matter what it learns, but that every version and every sample arrives. The host's ports are
+chosen before, so that it is where it was when it is started again. The trainer survives a host that is killed, as a
+training job would.
 """
 
 from __future__ import annotations

@@ -408,8 +408,11 @@ def test_refused_results_are_counted_by_their_reason(tmp_path):
         lease = node.lease(4)
         node.host.answers = [lease]
         node.host.replies = [(1, 2), Refusal(Reason.MALFORMED)]
-        node.engine.batches = [batch_of(lease, 0, 1, 2), batch_of(lease, 3, done=True)]
+        receipted = trio.Event()
+        node.engine.batches = [batch_of(lease, 0, 1, 2), receipted, batch_of(lease, 3, done=True)]
         start(node)
+        await until(lambda: node.figures.refused["lag"] == 2)
+        receipted.set()
         await until(lambda: node.figures.refused["malformed"])
         assert node.figures.refused == {"lag": 2, "malformed": 1}
         assert node.figures.admitted == 1
