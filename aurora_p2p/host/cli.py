@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from aurora_p2p.errors import UsageError
+from aurora_p2p.errors import UsageError, WireError
 from aurora_p2p.host.config import HostConfig
 from aurora_p2p.local.cli import run_cli
 from aurora_p2p.local.config import checked, default_home, load_config
@@ -104,10 +104,15 @@ def _init(home: Path, options: argparse.Namespace) -> None:
 
     if options.checkpoint and not (options.checkpoint / "config.json").exists():
         raise UsageError(f"{options.checkpoint} holds no config.json", hint="give the folder of a saved checkpoint")
-    for address in [*options.bootstrap, *([options.listen] if options.listen else [])]:
-        control_ip(address)
-    if options.bulk_listen:
-        split_bulk(options.bulk_listen)
+    try:
+        for address in [*options.bootstrap, *([options.listen] if options.listen else [])]:
+            control_ip(address)
+        if options.bulk_listen:
+            split_bulk(options.bulk_listen)
+    except WireError as error:
+        raise UsageError(
+            str(error), hint="write it like /ip4/192.0.2.1/tcp/4101, and --bulk-listen like 0.0.0.0:4102"
+        ) from error
     changes: dict[str, Any] = {
         "checkpoint": str(options.checkpoint.resolve()) if options.checkpoint else None,
         "bootstraps": tuple(options.bootstrap) or None,

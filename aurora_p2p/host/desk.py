@@ -42,6 +42,7 @@ class PublicationDesk:
         self._store, self._driver = store, driver
         self._open: Publication | None = None
         self._beginning = False
+        self._highest = ledger.highest_seq()
         self.newest: Newest | None = None
         self.completed = 0
 
@@ -66,6 +67,11 @@ class PublicationDesk:
             if self.newest is None or newest.seq > self.newest.seq:
                 self.newest = newest
 
+    def is_foreign(self, manifest: Manifest) -> bool:
+        """Whether somebody holds a publication that is signed with our key and newer than all that this home knows of:
+        the home was restored from a backup, or runs twice."""
+        return manifest.header.seq > self._highest
+
     async def begin(self, begin: BeginPublish, segment_bytes: int) -> None:
         """Reserve a seq, sign the header, offer it. Raises StaleError for a base that is not the newest publication.
 
@@ -76,7 +82,7 @@ class PublicationDesk:
         base = self._base_of(begin)
         self._beginning = True
         try:
-            seq = await self._ledger.reserve_seq(begin.version)
+            seq = self._highest = await self._ledger.reserve_seq(begin.version)
             header = make_header(begin, self._swarm, self._ledger.run, seq, base, segment_bytes)
             publication = await trio.to_thread.run_sync(partial(Publication, header, self._publish, self._store))
             self._open = publication

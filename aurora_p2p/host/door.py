@@ -51,7 +51,7 @@ class TrainerDoor:
         self.on_published: Callable[[Published, str], None] = lambda published, kind: None
         self.status: Callable[[], dict[str, Any]] = dict
 
-    async def serve(self, path: Path, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def serve(self, path: Path, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         """Listen at `path` until cancelled; started once it does. Raises PortInUseError."""
         listener = open_unix_listener(path)
         task_status.started()

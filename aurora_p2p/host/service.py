@@ -20,6 +20,7 @@ from typing import Any
 
 import trio
 
+from aurora_p2p.artifact.manifest import Manifest
 from aurora_p2p.artifact.store import ArtifactStore
 from aurora_p2p.crypto.roles import RoleKeys
 from aurora_p2p.errors import CheckpointError, StaleError
@@ -42,9 +43,9 @@ from aurora_p2p.net.host import ControlHost, open_control_host
 from aurora_p2p.net.rendezvous import keep_advertised
 from aurora_p2p.store.ledger import Ledger
 from aurora_p2p.store.schema import FloorSeen
-from aurora_p2p.swarm.events import Equivocated, Refused, Retire, RosterChanged, TrustChanged
+from aurora_p2p.swarm.events import Announced, Equivocated, Refused, Retire, RosterChanged, TrustChanged
 from aurora_p2p.swarm.roster import open_roster
-from aurora_p2p.types import Epoch, Seq
+from aurora_p2p.types import Epoch, Generation, Seq
 from aurora_p2p.wire.codec import encode
 from aurora_p2p.wire.control import CONTROL_PROTOCOL, LEASE_PROTOCOL, RESULT_PROTOCOL, Request
 from aurora_p2p.wire.names import head_topic, namespace_of
@@ -234,7 +235,19 @@ class _Host:
 
     async def _watch_notices(self) -> None:
         async for notice in self._driver.notices:
+            if isinstance(notice, Announced) and self._desk.is_foreign(notice.manifest):
+                await self._stop_restored(notice.manifest)
             self._notice(notice)
+
+    async def _stop_restored(self, manifest: Manifest) -> None:
+        """Our key has signed what this home does not know: adopt the number, and go on only under a new generation."""
+        burnt = Generation(self._parts.delegation.generation + 1)
+        await self._parts.ledger.commit([FloorSeen(burnt, manifest.header.seq)])
+        raise StaleError(
+            f"nodes hold publication {manifest.header.seq}, which this home does not know: it was restored from a "
+            "backup, or runs twice",
+            hint="sign a new generation: aurora-host delegate --root root.key",
+        )
 
     def _notice(self, notice: Notice) -> None:
         match notice:

@@ -61,9 +61,7 @@ def open_unix_listener(path: Path) -> trio.SocketListener:
     return trio.SocketListener(trio.socket.from_stdlib_socket(sock))
 
 
-async def serve_control(
-    path: Path, commands: Mapping[str, Handler], *, task_status: trio.TaskStatus[None] | None = None
-) -> None:
+async def serve_control(path: Path, commands: Mapping[str, Handler], *, task_status: Any = None) -> None:
     """Answer control requests until cancelled; started once it listens. Raises PortInUseError."""
     import trio
 

@@ -121,9 +121,14 @@ class Ledger:
             for record in batch:
                 write(self._db, self.run, record)
 
-    def _reserve(self, version: Version) -> Seq:
+    def highest_seq(self) -> Seq:
+        """The highest number ever reserved here, or seen elsewhere (FloorSeen)."""
         highest = "SELECT max(seq, (SELECT coalesce(max(seq), 0) FROM publications)) FROM meta"
+        with store_errors(self._path):
+            return Seq(self._db.execute(highest).fetchone()[0])
+
+    def _reserve(self, version: Version) -> Seq:
         with store_errors(self._path), self._db.atomic():
-            seq = Seq(self._db.execute(highest).fetchone()[0] + 1)
+            seq = Seq(self.highest_seq() + 1)
             self._db.execute("INSERT INTO publications (seq, version, state) VALUES (?, ?, 'reserved')", (seq, version))
         return seq

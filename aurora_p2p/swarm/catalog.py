@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from aurora_p2p.artifact.manifest import Manifest, artifact_id_of
+from aurora_p2p.artifact.manifest import Manifest
 from aurora_p2p.errors import WireError
 from aurora_p2p.swarm.events import TrustChanged
 from aurora_p2p.swarm.origin import Seeder

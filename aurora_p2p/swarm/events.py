@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from aurora_p2p.artifact.manifest import Manifest
 from aurora_p2p.swarm.roster import RosterView
-from aurora_p2p.types import ArtifactId, PeerId, Seq
+from aurora_p2p.types import ArtifactId, PeerId
 from aurora_p2p.wire.exchange import ExchangeFrame, SegmentData
 from aurora_p2p.wire.signed import Signed
 from aurora_p2p.wire.trust import Equivocation

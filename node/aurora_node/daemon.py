@@ -32,7 +32,7 @@ from aurora_p2p.artifact.manifest import Manifest
 from aurora_p2p.artifact.store import ArtifactStore
 from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.engine.client import open_engine
-from aurora_p2p.errors import CheckpointError, ChildError, StaleError, UnreachableError, WireError
+from aurora_p2p.errors import CheckpointError, ChildError, StaleError, StoreError, UnreachableError, WireError
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.local.config import make_home
 from aurora_p2p.local.control import serve_control, socket_path
@@ -137,6 +137,7 @@ class _Node:
         self._told_roster: RosterView | None = None
         self._hinted = trio.Event()
         self._restarts = 0
+        self._recovered: set[ArtifactId] = set()
 
     async def run(self) -> None:
         """Join, then until SIGTERM or SIGINT."""
@@ -161,6 +162,7 @@ class _Node:
                 await self._tell_exchange()
                 await self._restore()
                 nursery.start_soon(self._follow_trust)
+                self._weights.on_unusable = lambda manifest, why: nursery.start_soon(self._recover, manifest, why)
                 nursery.start_soon(self._link.stay_fresh, record)
                 nursery.start_soon(self._listen_for_hints)
                 nursery.start_soon(self._refresh_on_hint)
@@ -289,6 +291,24 @@ class _Node:
         self._link.run = manifest.header.run
         await self._weights.announced(manifest)
 
+    async def _recover(self, manifest: Manifest, why: str) -> None:
+        """An artifact could not be staged: tell the host, then, once, blame the disk and after it the engine.
+
+        Segments that rotted on disk are fetched again; if all are right, the engine is rebuilt from the store. An
+        artifact that fails a second time is left aside: a later snapshot takes its place.
+        """
+        await self._link.commit_failed(CommitFailed(manifest.header.version, why[:500]))
+        if manifest.artifact in self._recovered:
+            return
+        self._recovered.add(manifest.artifact)
+        good = await trio.to_thread.run_sync(self._parts.store.verify, manifest.artifact)
+        await self._driver.feed(ev.Retire(manifest.artifact))
+        await self._driver.feed(ev.Restored(manifest, good))
+        complete = self._parts.store.is_complete(manifest.artifact)
+        self._weights.restored(manifest, complete=complete)
+        if complete:
+            self._weights.rebase()
+
     async def _keep_house(self) -> None:
         while True:
             await trio.sleep(HOUSEKEEPING_SECONDS)
@@ -305,7 +325,7 @@ class _Node:
             started = boottime()
             try:
                 await self._one_engine()
-            except* (ChildError, CheckpointError) as group:
+            except* (ChildError, CheckpointError, StoreError) as group:
                 self._restarts += 1
                 detail = "; ".join(str(error) for error in group.exceptions)
                 self._parts.output.event("engine-lost", f"the engine is restarted: {detail}", detail=detail)

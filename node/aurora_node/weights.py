@@ -82,10 +82,18 @@ class Weights:
         self.audited = Version(-1)
         self.figures = WeightFigures()
         self.problem = ""
+        self.on_unusable: Callable[[Manifest, str], None] = lambda manifest, why: None
+        """Told of an artifact that could not be staged; it is set aside until `restored` brings it back."""
+        self._rebase = False
+
+    def rebase(self) -> None:
+        """The engine's own weights are in doubt: end `run`, so that a fresh engine is loaded from the store."""
+        self._rebase = True
+        self._wake.set()
 
     def attach(self, engine: EngineClient) -> None:
         """A new, empty engine: it is loaded from the store again."""
-        self._engine, self.held, self._staged = engine, None, []
+        self._engine, self.held, self._staged, self._rebase = engine, None, [], False
         self._last_token = None
         self._wake.set()
 
@@ -140,8 +148,13 @@ class Weights:
     # ---- staging, beside whatever the engine does
 
     async def run(self, engine: EngineClient) -> None:
-        """Stage complete artifacts in order until cancelled. Raises ChildError when the engine dies."""
+        """Stage complete artifacts in order until cancelled.
+
+        Raises ChildError when the engine dies, CheckpointError after `rebase`.
+        """
         while True:
+            if self._rebase:
+                raise CheckpointError(self.problem)
             route = self._route()
             if route and self._known[route[0].artifact].complete:
                 await self._stage(engine, self._known[route[0].artifact])
@@ -168,6 +181,7 @@ class Weights:
             self.figures.audit_mismatches += isinstance(error, DigestMismatch)
             self.problem = f"version {manifest.header.version} cannot be used: {error}"
             self.forget(manifest.artifact)
+            self.on_unusable(manifest, self.problem)
         finally:
             self._store.unpin(manifest.artifact)
         self._announce_ready()

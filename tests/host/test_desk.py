@@ -8,8 +8,9 @@ import trio
 from aurora_p2p.artifact.manifest import artifact_id_of
 from aurora_p2p.errors import AuroraError, ShapeError, StaleError, StoreError
 from aurora_p2p.local.clock import boottime
+from aurora_p2p.store.schema import FloorSeen
 from aurora_p2p.swarm.events import Aborted, Finished, Produced, Publish, Restored
-from aurora_p2p.types import NO_BASE
+from aurora_p2p.types import NO_BASE, Generation, Version
 from aurora_p2p.wire.signed import open_signed
 from aurora_p2p.wire.trust import Abort
 from tests.host.world import KEYS, SEGMENT, SWARM, begin, digest_of, open_host
@@ -270,5 +271,22 @@ def test_the_abort_names_the_artifact_whose_header_left(tmp_path):
             header = host.driver.of(Publish)[0].manifest.signed_header
             await host.desk.abort()
             assert aborts(host)[0].artifact == artifact_id_of(header)
+
+    trio.run(main)
+
+
+def test_a_home_restored_from_a_backup_knows_what_it_never_published_and_never_reuses_that_number(tmp_path):
+    async def main():
+        (tmp_path / "old").mkdir()
+        (tmp_path / "restored").mkdir()
+        async with open_host(tmp_path / "old") as host:
+            await host.publish(0)
+            later = [(await host.publish(version)) and host.driver.of(Publish)[-1].manifest for version in (1, 2)]
+        async with open_host(tmp_path / "restored") as host:
+            await host.publish(0)
+            assert not host.desk.is_foreign(host.driver.of(Publish)[0].manifest)
+            assert [host.desk.is_foreign(manifest) for manifest in later] == [True, True]
+            await host.ledger.commit([FloorSeen(Generation(2), later[-1].header.seq)])
+            assert await host.ledger.reserve_seq(Version(3)) == later[-1].header.seq + 1
 
     trio.run(main)

@@ -255,8 +255,11 @@ def test_an_artifact_that_cannot_be_staged_is_set_aside_and_a_snapshot_takes_its
         first = swarm.snapshot(0)
         await node.receive(first)
         node.engine.fail["stage"] = error
+        told = []
+        node.weights.on_unusable = lambda manifest, why: told.append((manifest.header.version, why))
         bad = swarm.delta(1, first)
         await node.receive(bad)
+        assert told == [(1, node.weights.problem)]
         assert node.weights.figures.failures == 1
         assert "version 1 cannot be used" in node.weights.problem
         assert node.weights.figures.audit_mismatches == isinstance(error, DigestMismatch)
@@ -268,6 +271,26 @@ def test_an_artifact_that_cannot_be_staged_is_set_aside_and_a_snapshot_takes_its
         assert all(entry.pins == 0 for entry in node.store._entries.values())
 
     run(tmp_path, use)
+
+
+def test_weights_in_doubt_end_the_run_for_its_owner_to_rebuild_from_the_store(tmp_path):
+    async def use(node, swarm):
+        await node.receive(swarm.snapshot(0))
+        node.weights.rebase()
+        with pytest.raises(CheckpointError):
+            await node.weights.run(node.engine)
+        fresh = ScriptedEngine()
+        node.weights.attach(fresh)
+        with trio.move_on_after(0.2):
+            await node.weights.run(fresh)
+        assert [call[:2] for call in fresh.calls] == [("load", 0)]
+
+    async def main():
+        with ArtifactStore(tmp_path / "artifacts", 1 << 26) as store:
+            swarm = Swarm(store, tmp_path / "spool")
+            await use(Node(store, swarm, 16), swarm)
+
+    trio.run(main)
 
 
 def test_an_engine_that_dies_while_staging_ends_the_run_for_its_owner_to_replace(tmp_path):
