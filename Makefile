@@ -16,7 +16,8 @@ demo: setup  ## train a policy over a swarm of daemons on this machine (4 minute
 	$(BIN)/aurora-host demo $(ARGS)
 
 test: setup  ## everything a machine without a GPU can run
-	$(BIN)/python -m pytest -q $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -q -m slow $(ARGS)
 
 check: setup  ## the inner loop: format, lint, import rules, types, fast tests
 	$(BIN)/ruff format --check .
@@ -24,7 +25,7 @@ check: setup  ## the inner loop: format, lint, import rules, types, fast tests
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/mypy
 	$(BIN)/pyright
-	$(BIN)/python -m pytest -q -m "not slow" -x $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(ARGS)
 
 format: setup
 	$(BIN)/ruff format .

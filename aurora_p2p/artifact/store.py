@@ -278,11 +278,14 @@ class ArtifactStore:
         if needed > left:
             raise StoreError(
                 f"an artifact of up to {needed:,} bytes does not fit: {left:,} of {self.quota_bytes:,} bytes are left",
-                hint="raise the disk quota",
+                hint="raise quota_gib in the settings",
             )
         free = shutil.disk_usage(self.root).free - FREE_MARGIN_BYTES
         if needed > free:
-            raise StoreError(f"the disk of {self.root} has {max(free, 0):,} bytes to spare, {needed:,} are needed")
+            raise StoreError(
+                f"the disk of {self.root} has {max(free, 0):,} bytes to spare, {needed:,} are needed",
+                hint="make room, or choose another --home",
+            )
 
     def _write(self, entry: _Entry, offset: int, piece: bytes | memoryview) -> None:
         if offset < 0 or offset + len(piece) > entry.size_bound:

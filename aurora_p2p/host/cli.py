@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from aurora_p2p.errors import UsageError, WireError
+from aurora_p2p.errors import CheckpointError, UsageError, WireError
 from aurora_p2p.host.config import HostConfig
 from aurora_p2p.local.cli import run_cli
 from aurora_p2p.local.config import checked, default_home, load_config
@@ -103,7 +103,9 @@ def _init(home: Path, options: argparse.Namespace) -> None:
     from aurora_p2p.net.addresses import check_cidrs, control_ip, split_bulk
 
     if options.checkpoint and not (options.checkpoint / "config.json").exists():
-        raise UsageError(f"{options.checkpoint} holds no config.json", hint="give the folder of a saved checkpoint")
+        raise CheckpointError(
+            f"{options.checkpoint} holds no config.json", hint="give the folder of a saved checkpoint"
+        )
     try:
         for address in [*options.bootstrap, *([options.listen] if options.listen else [])]:
             control_ip(address)

@@ -294,7 +294,10 @@ class _Host:
         if result.returncode:
             lines = result.stderr.decode(errors="replace").strip().splitlines()
             reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
-            raise CheckpointError(f"{folder} could not be published: {reason or lines[-1:]}")
+            raise CheckpointError(
+                f"version 0 could not be published: {reason or lines[-1:]}",
+                hint="`checkpoint` in run.toml must name a folder with config.json and the *.safetensors it describes",
+            )
 
     def _say_ready(self) -> None:
         config, swarm = self._parts.config, self._parts.delegation.swarm

@@ -87,7 +87,10 @@ class Trust:
         if known is not None and known == delegation:
             return False
         if delegation.generation < self._floor.generation:
-            raise StaleError(f"generation {delegation.generation} was revoked by {self._floor.generation}")
+            raise StaleError(
+                f"generation {delegation.generation} was revoked by {self._floor.generation}",
+                hint="this host runs with old keys: its operator has newer ones, and a ticket that names them",
+            )
         if known is not None and delegation.generation == known.generation:
             raise StaleError(f"two delegations claim generation {delegation.generation}")
         if self.charter is not None and len(charter.successions) < len(self.charter.successions):

@@ -51,7 +51,7 @@ from aurora_p2p.wire.control import CommitFailed
 from aurora_p2p.wire.names import head_topic
 from aurora_p2p.wire.signed import Signed, open_signed
 from aurora_p2p.wire.ticket import Ticket
-from aurora_p2p.wire.trust import Charter, Equivocation, Head, PeerRecord
+from aurora_p2p.wire.trust import Charter, Equivocation, Floor, Head, PeerRecord
 
 HOUSEKEEPING_SECONDS = 5.0
 DRAIN_SECONDS = 20.0
@@ -99,8 +99,8 @@ class _Parts:
 
 async def _serve(parts: _Parts) -> None:
     config = parts.config
-    parts.memory.raise_floor(parts.ticket.floor)
-    trust = Trust(parts.ticket.swarm, parts.memory.floor())
+    known, told = parts.memory.floor(), parts.ticket.floor
+    trust = Trust(parts.ticket.swarm, Floor(max(known.generation, told.generation), max(known.seq, told.seq)))
     charter = parts.memory.charter()
     if charter is not None:
         trust.adopt(charter)
@@ -177,7 +177,8 @@ class _Node:
             break
         self._parts.output.event("draining", "stopping: handing leases back")
         self._worker.drain()
-        await trio.sleep(DRAIN_SECONDS)
+        if self._link.host is not None:  # else there is nobody to hand anything back to
+            await trio.sleep(DRAIN_SECONDS)
         everything.cancel()
 
     def _record(self) -> PeerRecord:
@@ -283,9 +284,9 @@ class _Node:
     async def _announced(self, manifest: Manifest) -> None:
         size = manifest.header.size_bound
         if size > self._parts.config.max_model_gib * 2**30:
-            self._parts.output.event(
-                "declined", f"version {manifest.header.version} may take {size:,} bytes: over the cap"
-            )
+            cap = f"{self._parts.config.max_model_gib:g} GiB (max_model_gib in node.toml)"
+            self._weights.problem = f"version {manifest.header.version} may take {size:,} bytes, more than {cap}"
+            self._parts.output.event("declined", self._weights.problem)
             await self._driver.feed(ev.Decline(manifest.artifact))
             return
         self._link.run = manifest.header.run

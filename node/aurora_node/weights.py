@@ -132,7 +132,7 @@ class Weights:
             try:
                 await trio.to_thread.run_sync(self._store.create, known.manifest.signed_header)
             except StoreError as error:
-                self.problem = str(error)
+                self.problem = f"{error}; {error.hint}" if error.hint else str(error)
                 continue
             known.accepted = True
             await self._accept(step.artifact)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -15,195 +17,206 @@ from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.host.programs import Program, wait_until
 from aurora_p2p.local.config import render_config
 from aurora_p2p.types import Generation, Seq, SwarmId
-from aurora_p2p.wire.ticket import parse_ticket
+from aurora_p2p.wire.ticket import Ticket, parse_ticket
 from aurora_p2p.wire.trust import Floor
-from tests.e2e.world import ANYWHERE, LONG, TINY, Swarm, free_ports, run_to_end, set_key, tiny_checkpoint
+from tests.e2e.world import ANYWHERE, LONG, TINY, Ended, Swarm, free_ports, run_to_end, set_key, tiny_checkpoint
 
 pytestmark = pytest.mark.slow
 
 STRANGER = SwarmId(Identity(bytes(31) + b"\x01").peer)
+NOWHERE = Path("/dev/null/home")
+AT_ONCE = 2
+"""Programs that fail side by side: each is mostly its imports."""
+Words = list[str | Path]
 
 
-def join(home: Path, *words: str) -> list[str | Path]:
-    return ["aurora-node", "join", *words, "--home", home, "--json"]
+@dataclass(frozen=True)
+class Place:
+    """Where a mistake is made: a running swarm and an empty folder."""
+
+    swarm: Swarm
+    folder: Path
+
+    @property
+    def ticket(self) -> Ticket:
+        return parse_ticket(self.swarm.ticket)
+
+    @property
+    def taken(self) -> str:
+        """A port that the host listens on."""
+        return self.ticket.hosts[0].split("/")[4]
+
+    def join(self, *words: str, home: Path | None = None) -> Words:
+        return ["aurora-node", "join", *words, "--home", home or self.folder / "node"]
+
+    def init(self, *words: str | Path) -> Words:
+        return ["aurora-host", "init", "--home", self.folder / "host", *words]
+
+    def host(self, *words: str | Path) -> Words:
+        """The command that runs a swarm of its own, made with these words."""
+        ended = run_to_end(*self.init(*ANYWHERE, *words))
+        assert ended.status == 0, ended.err
+        return ["aurora-host", "run", "--home", self.folder / "host"]
+
+    def bootstrap(self, home: Path, port: str) -> Words:
+        return ["aurora-bootstrap", "serve", "--home", home, "--listen", f"127.0.0.1:{port}"]
+
+    def vanished_checkpoint(self) -> Words:
+        shutil.copytree(self.swarm.checkpoint, self.folder / "checkpoint")
+        words = self.host("--checkpoint", self.folder / "checkpoint")
+        shutil.rmtree(self.folder / "checkpoint")
+        return words
+
+    def checkpoint_of_two(self) -> Words:
+        """The configuration of one model beside the tensors of another."""
+        tiny_checkpoint(self.folder / "checkpoint", msgspec.structs.replace(TINY, layers=2))
+        shutil.copy(self.swarm.checkpoint / "model.safetensors", self.folder / "checkpoint")
+        return self.host("--checkpoint", self.folder / "checkpoint")
 
 
-def init(home: Path, *words: str | Path) -> list[str | Path]:
-    return ["aurora-host", "init", "--home", home, *words]
+def nobody() -> str:
+    return f"/ip4/127.0.0.1/tcp/{free_ports(1)[0]}/p2p/{STRANGER}"
 
 
-# ---- tickets and ids
+def control(port: str) -> list[str]:
+    return ["--bulk-listen", "127.0.0.1:0", "--listen", f"/ip4/127.0.0.1/tcp/{port}"]
 
 
-def test_a_ticket_that_was_cut_short(swarm: Swarm, tmp_path: Path) -> None:
-    ended = run_to_end(*join(tmp_path / "node", swarm.ticket[:-3]))
+def bulk(port: str) -> list[str]:
+    return ["--listen", "/ip4/127.0.0.1/tcp/0", "--bulk-listen", f"127.0.0.1:{port}"]
+
+
+MISTAKES: dict[str, tuple[Callable[[Place], Words], int, str, str]] = {
+    # what: (the command, its status, what the error says, what the hint says)
+    "a ticket cut short": (
+        lambda at: at.join(at.swarm.ticket[:-3]),
+        64,
+        "damaged or cut short",
+        "copy the whole line",
+    ),
+    "a swarm id with a wrong letter": (
+        lambda at: at.join(at.swarm.swarm_id[:-1] + "!"),
+        64,
+        "neither a ticket",
+        "copy the line",
+    ),
+    "nowhere to look": (lambda at: at.join(STRANGER, *ANYWHERE), 69, "nowhere to look", "--bootstrap"),
+    "a bootstrap that nobody runs": (
+        lambda at: at.join(STRANGER, "--bootstrap", nobody(), *ANYWHERE),
+        69,
+        "cannot reach /ip4/127.0.0.1/tcp/",
+        "aurora-host run",
+    ),
+    "a bootstrap that has not heard of the swarm": (
+        lambda at: at.join(STRANGER, "--bootstrap", at.swarm.address, *ANYWHERE),
+        69,
+        "knows no host of this swarm",
+        "aurora-host run",
+    ),
+    "a host of another swarm": (
+        lambda at: at.join(str(msgspec.structs.replace(at.ticket, swarm=STRANGER)), *ANYWHERE),
+        77,
+        "wrong swarm",
+        "new ticket",
+    ),
+    "a host older than the ticket": (
+        lambda at: at.join(str(msgspec.structs.replace(at.ticket, floor=Floor(Generation(2), Seq(0)))), *ANYWHERE),
+        75,
+        "generation 1 was revoked by 2",
+        "newer",
+    ),
+    "a taken port for a bootstrap": (lambda at: at.bootstrap(at.folder, at.taken), 73, "listen", "--listen"),
+    "a taken control port for a host": (lambda at: at.host(*control(at.taken)), 73, "listen", "listen"),
+    "a taken bulk port for a host": (lambda at: at.host(*bulk(at.taken)), 73, "listen", "bulk_listen"),
+    "a taken control port for a node": (
+        lambda at: at.join(at.swarm.ticket, *control(at.taken)),
+        73,
+        "listen",
+        "--listen",
+    ),
+    "a taken bulk port for a node": (
+        lambda at: at.join(at.swarm.ticket, *bulk(at.taken)),
+        73,
+        "listen",
+        "bulk_listen",
+    ),
+    "an unwritable home for a node": (lambda at: at.join(at.swarm.ticket, home=NOWHERE), 74, str(NOWHERE), "--home"),
+    "an unwritable home for a host": (
+        lambda at: ["aurora-host", "init", "--home", NOWHERE],
+        74,
+        str(NOWHERE),
+        "--home",
+    ),
+    "an unwritable home for a bootstrap": (lambda at: at.bootstrap(NOWHERE, "0"), 74, str(NOWHERE), "--home"),
+    "the home of a node that runs": (
+        lambda at: at.join(at.swarm.ticket, *ANYWHERE, home=at.swarm.nodes[1].home),
+        74,
+        "is locked",
+        "another process uses it",
+    ),
+    "the home of a host that runs": (
+        lambda at: ["aurora-host", "run", "--home", at.swarm.host.home],
+        74,
+        "is locked",
+        "another process uses it",
+    ),
+    "a folder that is no checkpoint": (
+        lambda at: at.init("--checkpoint", at.folder),
+        66,
+        "holds no config.json",
+        "checkpoint",
+    ),
+    "a checkpoint that vanished": (lambda at: at.vanished_checkpoint(), 66, "config.json", "run.toml"),
+    "tensors of another configuration": (lambda at: at.checkpoint_of_two(), 66, "layers.1", "run.toml"),
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes(swarm: Swarm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Ended]]]:
+    """Every mistake is made once, AT_ONCE side by side."""
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        made = {}
+        for name, (command, *_) in MISTAKES.items():
+            place = Place(swarm, tmp_path_factory.mktemp("mistake"))
+            made[name] = threads.submit(lambda command=command, place=place: run_to_end(*command(place)))
+        yield made
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_ends_with_its_status_and_says_what_why_and_what_to_do(
+    mistake: str, outcomes: dict[str, Future[Ended]], swarm: Swarm
+) -> None:
+    _, status, why, remedy = MISTAKES[mistake]
+    ended = outcomes[mistake].result(LONG)
     error, hint = ended.complaint
-    assert (ended.status, ended.out) == (64, "")
-    assert "damaged or cut short" in error
-    assert "aurora-host run" in hint
-    assert not (tmp_path / "node").exists()
-
-
-def test_a_swarm_id_with_a_letter_changed(swarm: Swarm, tmp_path: Path) -> None:
-    ended = run_to_end(*join(tmp_path / "node", swarm.swarm_id[:-1] + "!"))
-    error, hint = ended.complaint
-    assert ended.status == 64
-    assert "neither a ticket" in error
-    assert hint
-
-
-def test_a_swarm_id_without_anywhere_to_look(tmp_path: Path) -> None:
-    ended = run_to_end(*join(tmp_path / "node", STRANGER, *ANYWHERE))
-    error, hint = ended.complaint
-    assert ended.status == 69
-    assert "nowhere to look" in error
-    assert "--bootstrap" in hint
-
-
-def test_a_bootstrap_that_nobody_runs(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    nobody = f"/ip4/127.0.0.1/tcp/{port}/p2p/{STRANGER}"
-    ended = run_to_end(*join(tmp_path / "node", STRANGER, "--bootstrap", nobody, *ANYWHERE))
-    error, hint = ended.complaint
-    assert ended.status == 69
-    assert nobody in error
-    assert hint
-
-
-def test_a_bootstrap_that_has_never_heard_of_the_swarm(swarm: Swarm, tmp_path: Path) -> None:
-    ended = run_to_end(*join(tmp_path / "node", STRANGER, "--bootstrap", swarm.address, *ANYWHERE))
-    error, _ = ended.complaint
-    assert ended.status == 69
-    assert "knows no host of this swarm" in error
-
-
-def test_a_ticket_whose_host_belongs_to_another_swarm(swarm: Swarm, tmp_path: Path) -> None:
-    wrong = msgspec.structs.replace(parse_ticket(swarm.ticket), swarm=STRANGER)
-    ended = run_to_end(*join(tmp_path / "node", str(wrong), *ANYWHERE))
-    error, hint = ended.complaint
-    assert ended.status == 77
-    assert "wrong swarm" in error
-    assert "new ticket" in hint
-
-
-def test_a_ticket_that_is_newer_than_the_host_that_answers(swarm: Swarm, tmp_path: Path) -> None:
-    later = msgspec.structs.replace(parse_ticket(swarm.ticket), floor=Floor(Generation(2), Seq(0)))
-    ended = run_to_end(*join(tmp_path / "node", str(later), *ANYWHERE))
-    error, hint = ended.complaint
-    assert ended.status == 75
-    assert "generation 1 was revoked by 2" in error
-    assert hint
-
-
-# ---- ports and folders
-
-
-def test_a_port_that_is_taken(swarm: Swarm, tmp_path: Path) -> None:
-    taken = parse_ticket(swarm.ticket).hosts[0].split("/")[4]
-    control, bulk = ["--listen", f"/ip4/127.0.0.1/tcp/{taken}"], ["--bulk-listen", f"127.0.0.1:{taken}"]
-    bootstrap = ["aurora-bootstrap", "serve", "--home", tmp_path / "bootstrap", "--listen", f"127.0.0.1:{taken}"]
-    hosts = []
-    for number, where in enumerate(([*ANYWHERE, *control], [*ANYWHERE, *bulk])):
-        run_to_end(*init(tmp_path / f"host{number}", *where))
-        hosts.append(["aurora-host", "run", "--home", tmp_path / f"host{number}"])
-    nodes = [join(tmp_path / "node", swarm.ticket, *ANYWHERE, *where) for where in (control, bulk)]
-    for words in (bootstrap, *hosts, *nodes):
-        ended = run_to_end(*words)
-        error, hint = ended.complaint
-        assert ended.status == 73, words
-        assert taken in error
-        assert "listen" in hint
-
-
-def test_a_home_that_cannot_be_written(swarm: Swarm) -> None:
-    nowhere = Path("/dev/null/home")
-    for words in (
-        join(nowhere, swarm.ticket),
-        init(nowhere),
-        ["aurora-bootstrap", "serve", "--home", nowhere, "--listen", "127.0.0.1:0"],
-    ):
-        ended = run_to_end(*words)
-        error, hint = ended.complaint
-        assert ended.status == 74, words
-        assert str(nowhere) in error
-        assert "--home" in hint
-
-
-def test_a_home_in_use_by_a_running_program(swarm: Swarm) -> None:
-    for program, words in (
-        (swarm.nodes[1], join(swarm.nodes[1].home, swarm.ticket, *ANYWHERE)),
-        (swarm.host, ["aurora-host", "run", "--home", swarm.host.home]),
-    ):
-        ended = run_to_end(*words)
-        _, hint = ended.complaint
-        assert ended.status in (73, 74)
-        assert hint
-        program.status()
-
-
-# ---- checkpoints
-
-
-def host_with(tmp_path: Path, checkpoint: Path) -> list[str | Path]:
-    """A fresh swarm whose version 0 is this folder: the command that runs it."""
-    ended = run_to_end(*init(tmp_path / "host", "--checkpoint", checkpoint, *ANYWHERE))
-    assert ended.status == 0, ended.err
-    return ["aurora-host", "run", "--home", tmp_path / "host"]
-
-
-def test_a_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
-    ended = run_to_end(*init(tmp_path / "host", "--checkpoint", tmp_path))
-    error, hint = ended.complaint
-    assert ended.status == 66
-    assert str(tmp_path) in error
-    assert "checkpoint" in hint
-    assert not (tmp_path / "host").exists()
-
-
-def test_a_checkpoint_that_vanished_after_init(swarm: Swarm, tmp_path: Path) -> None:
-    shutil.copytree(swarm.checkpoint, tmp_path / "checkpoint")
-    words = host_with(tmp_path, tmp_path / "checkpoint")
-    shutil.rmtree(tmp_path / "checkpoint")
-    ended = run_to_end(*words)
-    error, hint = ended.complaint
-    assert ended.status == 66
-    assert "checkpoint" in error
-    assert hint
-
-
-def test_a_checkpoint_whose_tensors_are_not_those_of_its_configuration(swarm: Swarm, tmp_path: Path) -> None:
-    other = tmp_path / "checkpoint"
-    tiny_checkpoint(other, msgspec.structs.replace(TINY, layers=2))
-    shutil.copy(swarm.checkpoint / "model.safetensors", other)
-    ended = run_to_end(*host_with(tmp_path, other))
-    error, hint = ended.complaint
-    assert ended.status == 66
-    assert "layers.1" in error
-    assert hint
+    assert ended.status == status, ended.err
+    assert why in error
+    assert remedy in hint
+    assert swarm.host.process.poll() is None
+    assert all(node.process.poll() is None for node in swarm.nodes)
 
 
 # ---- what a node cannot take: it stays, and says why
 
 
+def test_a_model_too_large_for_its_owner_leaves_a_node_alive_and_saying_why(swarm: Swarm) -> None:
+    with limited(swarm, "quota_gib") as small_disk, limited(swarm, "max_model_gib") as small_machine:
+        for node, key in ((small_disk, "quota_gib"), (small_machine, "max_model_gib")):
+            node.wait_for("joined", LONG)
+            wait_until(lambda node=node: node.status()["problem"] != "", LONG, "a problem in the status")
+            status = node.status()
+            assert key in status["problem"]
+            assert status["version"] == -1
+        swarm.train(1)
+        assert small_disk.stop() == small_machine.stop() == 0
+
+
 @contextmanager
-def node_with(swarm: Swarm, name: str, key: str, value: float) -> Iterator[Program]:
-    """A node whose owner has set one key of node.toml."""
-    home = swarm.programs.folder / name
+def limited(swarm: Swarm, key: str) -> Iterator[Program]:
+    """A node whose owner allows next to nothing."""
+    home = swarm.programs.folder / key
     home.mkdir(mode=0o700)
     (home / "node.toml").write_text(render_config(NodeConfig(), "Settings of this node."))
-    set_key(home / "node.toml", key, value)
-    with swarm.guest(name) as node:
-        node.wait_for("joined", LONG)
+    set_key(home / "node.toml", key, 1e-6)
+    with swarm.guest(key) as node:
         yield node
-
-
-@pytest.mark.parametrize(("key", "word"), [("quota_gib", "quota"), ("max_model_gib", "max_model_gib")])
-def test_a_model_too_large_for_what_the_owner_allows(swarm: Swarm, key: str, word: str) -> None:
-    with node_with(swarm, key, key, 1e-6) as node:
-        wait_until(lambda: node.status()["problem"] != "", LONG, "a problem in the status")
-        status = node.status()
-        assert word in status["problem"]
-        assert status["version"] == -1
-        swarm.train(1)
-        assert node.process.poll() is None
-        assert node.stop() == 0

@@ -70,5 +70,3 @@ def test_garbage_on_every_port_and_socket_harms_nothing(swarm: Swarm) -> None:
     assert [psutil.Process(program.process.pid).children(recursive=True) for program in programs] == pids
     for program in programs:
         assert "Traceback" not in program.log.read_text(), program.tail()
-    with swarm.guest("newcomer") as newcomer:
-        swarm.settle(newcomer)

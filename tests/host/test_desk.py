@@ -171,7 +171,7 @@ def test_what_does_not_fit_the_quota_leaves_the_desk_free(tmp_path):
         async with open_host(tmp_path, quota_bytes=20_000) as host:
             with pytest.raises(StoreError, match="does not fit") as refused:
                 await host.desk.begin(begin(0, size_bound=30_000), SEGMENT)
-            assert refused.value.hint == "raise the disk quota"
+            assert refused.value.hint == "raise quota_gib in the settings"
             assert not host.desk.busy
             assert host.driver.events == []
             assert (await host.publish(0)).seq == 2

@@ -160,7 +160,7 @@ def test_what_the_exchange_or_the_quota_refuses_is_told_and_the_host_lives_on(tm
         client.begin_publish(begin(0, size_bound=1 << 30))
         with pytest.raises(RefusedError, match="does not fit") as refused:
             client.end_publish(digest_of(0))
-        assert refused.value.hint == "raise the disk quota"
+        assert refused.value.hint == "raise quota_gib in the settings"
         host.driver.fail = ShapeError("the header is too large for a frame")
         client.begin_publish(begin(0))
         with pytest.raises(RefusedError, match="too large for a frame"):

@@ -85,10 +85,10 @@ def test_init_in_a_home_that_cannot_be_written_is_one_line_and_status_74(tmp_pat
         (["--segment-bytes", "9000000"], 2, "segment_bytes"),
         (["--max-lease-samples", "0"], 2, "max_lease_samples"),
         (["--local", "10.0.0.1/8"], 2, "is not a network"),
-        (["--bootstrap", "somewhere"], 65, "'somewhere' is not /ip4"),
-        (["--listen", "/dns4/host/tcp/1"], 65, "is not /ip4"),
-        (["--bulk-listen", "127.0.0.1"], 65, "is not IP:port"),
-        (["--checkpoint", "/nowhere"], 2, "holds no config.json"),
+        (["--bootstrap", "somewhere"], 2, "'somewhere' is not /ip4"),
+        (["--listen", "/dns4/host/tcp/1"], 2, "is not /ip4"),
+        (["--bulk-listen", "127.0.0.1"], 2, "is not IP:port"),
+        (["--checkpoint", "/nowhere"], 66, "holds no config.json"),
     ],
 )
 def test_init_refuses_a_wrong_setting_before_it_makes_anything(words, status, text, tmp_path, capsys):
