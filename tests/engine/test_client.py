@@ -80,8 +80,9 @@ def test_staging_goes_on_beside_a_generation_and_the_commit_waits_for_it(tmp_pat
             order.append("staged")
             assert (await engine.commit(delta.header.version)).version == 1
             order.append("committed")
-        assert order[-1] == "committed"
-        assert {0} in order
+        assert order[0] == "staged"  # while the generation went on
+        # All of it was drawn before the commit, whose answer may overtake the last samples on their way to this task.
+        assert sorted(map(str, order[1:])) == ["committed", "{0}"]
 
     with_engine(tmp_path, scenario)
 
