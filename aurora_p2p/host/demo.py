@@ -17,7 +17,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import signal
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -57,6 +59,7 @@ def run_demo(home: Path, options: argparse.Namespace) -> None:
     """Run every phase, print the table, write --report. Raises AuroraError."""
     make_home(home)
     started = boottime()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the programs are stopped on the way out
     with tempfile.TemporaryDirectory(prefix="aurora-demo-") as folder, Programs(Path(folder)) as programs:
         print(f"starting a bootstrap, a host and {options.nodes} nodes (logs in {folder} while it runs)", flush=True)
         swarm = _start(programs, home, options)

@@ -143,6 +143,17 @@ class _Host:
 
     async def run(self) -> None:
         """Until SIGTERM or SIGINT."""
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._run)
+                async for _ in signals:
+                    break
+                self._answers.draining = True
+                self._parts.output.event("stopping", "stopping: nodes keep serving what they hold")
+                nursery.cancel_scope.cancel()
+
+    async def _run(self) -> None:
+        """Every task of the host, until cancelled."""
         await self._start()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._pool_door.run)
@@ -163,12 +174,6 @@ class _Host:
                 nursery.start_soon(keep_advertised, self._control, address, namespace_of(self._parts.delegation.swarm))
             self._say_ready()
             await self._publish_checkpoint()
-            with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                async for _ in signals:
-                    break
-            self._answers.draining = True
-            self._parts.output.event("stopping", "stopping: nodes keep serving what they hold")
-            nursery.cancel_scope.cancel()
 
     async def _start(self) -> None:
         parts, driver = self._parts, self._driver

@@ -13,6 +13,7 @@ Not covered: the file system, which the child may use as the trainer's user.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import os
@@ -165,7 +166,11 @@ class RewardChild:
 
 def main() -> None:
     """The child: take a task, shut the doors, score until the socket closes."""
-    channel: Channel[Begin | Score] = inherited_channel(Begin | Score)  # type: ignore[arg-type]
+    with contextlib.suppress(EOFError):  # the trainer is gone, at whatever moment: nothing is left to do
+        _serve(inherited_channel(Begin | Score))  # type: ignore[arg-type]
+
+
+def _serve(channel: Channel[Begin | Score]) -> None:
     begin, _ = channel.receive()
     if not isinstance(begin, Begin):
         raise SystemExit("the first message names the task")
@@ -174,10 +179,7 @@ def main() -> None:
     _limit(begin.memory_bytes)
     channel.send(Ready(network))
     while True:
-        try:
-            request, _ = channel.receive()
-        except EOFError:
-            return
+        request, _ = channel.receive()
         if isinstance(request, Score):
             for prompt, tokens in request.items:
                 _allow_one_item(begin)
