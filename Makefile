@@ -34,7 +34,7 @@ format: setup
 lock: setup  ## resolve requirements/base.lock anew
 	$(BIN)/uv pip compile pyproject.toml --group dev -c requirements/constraints.txt \
 	  --override requirements/overrides.txt --no-emit-package torch --no-annotate --no-header \
-	  --python $(BIN)/python | grep -v '^nvidia-\|^cuda-' > requirements/base.lock.new
+	  --python $(BIN)/python | grep -v '^nvidia-[^m]\|^cuda-' > requirements/base.lock.new
 	mv requirements/base.lock.new requirements/base.lock
 
 clean:

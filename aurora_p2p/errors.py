@@ -11,7 +11,8 @@
     ├── CheckpointError     66   a checkpoint cannot be read, or does not match the manifest
     │   └── DigestMismatch       the weights held are not the weights named
     ├── ShapeError          70   a caller passed arrays that do not belong together (a bug on our side)
-    ├── StoreError          74   the disk is full, read-only, torn or owned by another process
+    ├── StoreError          74   the disk is read-only, torn or owned by another process
+    │   └── DiskFullError        the disk is full: the same can be tried again once there is room
     ├── PortInUseError      73   another program listens there
     └── ChildError          71   a child process died or stopped answering
 
@@ -54,13 +55,16 @@ class UnreachableError(AuroraError):
 
 
 class RefusedError(AuroraError):
-    """The other side refused. `reason` is the stable machine-readable name that it sent."""
+    """The other side refused. `reason` is the stable machine-readable name that it sent.
+
+    retry_seconds above 0: nothing is wrong with the request itself, the same may be tried again after that time.
+    """
 
     exit_status = 77
 
-    def __init__(self, message: str, *, reason: str = "", hint: str = "") -> None:
+    def __init__(self, message: str, *, reason: str = "", hint: str = "", retry_seconds: float = 0.0) -> None:
         super().__init__(message, hint=hint)
-        self.reason = reason
+        self.reason, self.retry_seconds = reason, retry_seconds
 
 
 class StaleError(AuroraError):
@@ -81,6 +85,10 @@ class ShapeError(AuroraError):
 
 class StoreError(AuroraError):
     exit_status = 74
+
+
+class DiskFullError(StoreError):
+    pass
 
 
 class PortInUseError(AuroraError):

@@ -10,7 +10,9 @@ from pathlib import Path
 from blake3 import blake3
 
 from aurora_p2p.artifact.manifest import Manifest
-from aurora_p2p.errors import StoreError, WireError
+from aurora_p2p.errors import WireError
+from aurora_p2p.local import faults
+from aurora_p2p.local.files import disk_error
 from aurora_p2p.wire.codec import decode
 from aurora_p2p.wire.signed import Signed
 
@@ -47,6 +49,22 @@ def _read_pages(manifest: Manifest, path: Path) -> None:
         os.truncate(path, start)
 
 
+def append_whole(path: Path, record: bytes) -> None:
+    """Append to a log, all or nothing: a torn record would hide every later one from the next start. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        before, rest = os.fstat(descriptor).st_size, memoryview(record)
+        try:
+            faults.disk("write", path, record, lambda part: os.write(descriptor, part))
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+        except OSError:
+            os.ftruncate(descriptor, before)
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def hash_body(manifest: Manifest, path: Path) -> set[int]:
     """The segments of a body that hash to what their page says. Before the final page a last segment may be short."""
     good = set()
@@ -66,8 +84,9 @@ def hash_body(manifest: Manifest, path: Path) -> set[int]:
 
 @contextlib.contextmanager
 def disk(path: Path) -> Iterator[None]:
-    """OSError -> StoreError naming what could not be written or read."""
+    """OSError -> StoreError or DiskFullError naming what could not be written or read."""
     try:
         yield
     except OSError as error:
-        raise StoreError(f"cannot use {path}: {error.strerror or error}", hint="check disk space and rights") from error
+        message = f"cannot use {path}: {error.strerror or error}"
+        raise disk_error(message, error, "check disk space and rights") from error

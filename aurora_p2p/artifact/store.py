@@ -13,7 +13,8 @@
 Invariants: a name is a hash computed here, never a peer's text. `complete` exists only after body, pages and final are
 on disk. What is not marked complete is hashed again after a restart, so a torn or rotten segment is merely missing.
 Space is reserved by the header's size bound before the first byte. A failed write loses nothing that was there.
-Every OSError leaves as StoreError. Several threads may call at once; calls for one artifact come from one at a time.
+Every OSError leaves as StoreError, a full disk as DiskFullError. Several threads may call at once; calls for one
+artifact come from one at a time.
 
 It does not decide what to fetch or trust: callers hand over only what Manifest has accepted.
 """
@@ -29,9 +30,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from aurora_p2p.artifact.folder import disk, hash_body, read_manifest
+from aurora_p2p.artifact.folder import append_whole, disk, hash_body, read_manifest
 from aurora_p2p.artifact.manifest import Manifest, artifact_id_of
-from aurora_p2p.errors import ShapeError, StoreError
+from aurora_p2p.errors import DiskFullError, ShapeError, StoreError
+from aurora_p2p.local import faults
+from aurora_p2p.local.faults import reach
 from aurora_p2p.local.files import sync_folder, write_durably
 from aurora_p2p.types import ArtifactId, Seq, Version
 from aurora_p2p.wire.codec import decode, encode
@@ -41,6 +44,9 @@ from aurora_p2p.wire.signed import Signed
 RETAIN_ARTIFACTS = 8
 RETAIN_SECONDS = 600.0
 """Peers that lag less than this catch up from us by deltas (swarm.md: max(8 artifacts, 10 min) + one base)."""
+RETAIN_MOST = 64
+"""But no more than these by age: with a version a second the rest would be hundreds, which every restart reads and
+every new link hears of. A peer that lags further takes the snapshot, which is then the shorter way as well."""
 FREE_MARGIN_BYTES = 64 * 2**20
 """Left free on the disk for everything else: databases, logs, other programs."""
 _GONE = ".gone"
@@ -137,6 +143,7 @@ class ArtifactStore:
             write_durably(entry.folder / "header", encode(header))
             (entry.folder / "body").touch(mode=0o600)
             sync_folder(self.root)
+            reach("artifact.created")
             self._entries[artifact] = entry
         return artifact
 
@@ -147,7 +154,9 @@ class ArtifactStore:
             segment = source.read_bytes()
         if len(segment) > entry.segment_bytes:
             raise ShapeError(f"segment {index} has {len(segment)} bytes, the artifact's have {entry.segment_bytes}")
+        reach("segment.storing")
         self._write(entry, index * entry.segment_bytes, segment)
+        reach("segment.stored")
         entry.stored.add(index)
         source.unlink(missing_ok=True)
 
@@ -164,8 +173,9 @@ class ArtifactStore:
         if page.signature in entry.pages:
             return
         record = encode(page)
-        with disk(entry.folder), (entry.folder / "pages").open("ab") as log:
-            log.write(len(record).to_bytes(4, "big") + record)
+        with disk(entry.folder):
+            append_whole(entry.folder / "pages", len(record).to_bytes(4, "big") + record)
+        reach("page.saved")
         entry.pages.add(page.signature)
 
     def save_final(self, artifact: ArtifactId, final: Signed) -> None:
@@ -185,11 +195,14 @@ class ArtifactStore:
         with disk(entry.folder):
             with (entry.folder / "body").open("r+b") as body:
                 body.truncate(entry.final.length)
+                faults.disk("fsync", entry.folder / "body")
                 os.fsync(body.fileno())
             if (entry.folder / "pages").exists():
                 with (entry.folder / "pages").open("rb") as pages:
                     os.fsync(pages.fileno())
+        reach("artifact.finishing")
         write_durably(entry.folder / "complete", b"")
+        reach("artifact.finished")
         entry.complete_since = now
 
     def body_path(self, artifact: ArtifactId) -> Path:
@@ -230,6 +243,7 @@ class ArtifactStore:
                 return entry is None
             doomed = entry.folder.with_name(entry.folder.name + _GONE)
             entry.folder.rename(doomed)
+            reach("artifact.retiring")
             del self._entries[artifact]
             shutil.rmtree(doomed)
         return True
@@ -237,16 +251,19 @@ class ArtifactStore:
     def prune(self, *, now: float) -> list[ArtifactId]:
         """Retire complete artifacts past retention; returns them.
 
-        Kept: the newest RETAIN_ARTIFACTS, those completed within RETAIN_SECONDS, the newest snapshot with every delta
-        after it (a restart rebuilds the weights from them), and what is pinned or still fetching.
+        Kept: the newest RETAIN_ARTIFACTS, those completed within RETAIN_SECONDS among the newest RETAIN_MOST, the
+        newest snapshot with every delta after it (a restart rebuilds the weights from them), and what is pinned or
+        still fetching.
         """
         complete = [(artifact, entry) for artifact, entry in self._entries.items() if entry.complete_since is not None]
         complete.sort(key=lambda pair: pair[1].seq)
         base = max((entry.version for _, entry in complete if entry.kind == "snapshot"), default=0)
         old = [
             artifact
-            for artifact, entry in complete[:-RETAIN_ARTIFACTS]
-            if now - (entry.complete_since or 0.0) >= RETAIN_SECONDS and entry.version < base
+            for newer, (artifact, entry) in reversed(list(enumerate(reversed(complete))))
+            if newer >= RETAIN_ARTIFACTS
+            and entry.version < base
+            and (newer >= RETAIN_MOST or now - (entry.complete_since or 0.0) >= RETAIN_SECONDS)
         ]
         return [artifact for artifact in old if self.retire(artifact)]
 
@@ -282,7 +299,7 @@ class ArtifactStore:
             )
         free = shutil.disk_usage(self.root).free - FREE_MARGIN_BYTES
         if needed > free:
-            raise StoreError(
+            raise DiskFullError(
                 f"the disk of {self.root} has {max(free, 0):,} bytes to spare, {needed:,} are needed",
                 hint="make room, or choose another --home",
             )
@@ -292,6 +309,7 @@ class ArtifactStore:
             raise ShapeError(f"bytes {offset} to {offset + len(piece)} pass the header's bound of {entry.size_bound}")
         with disk(entry.folder), (entry.folder / "body").open("r+b", buffering=0) as body:
             body.seek(offset)
+            faults.disk("write", entry.folder / "body", piece, body.write)
             view = memoryview(piece)
             while view:
                 view = view[body.write(view) :]

@@ -23,7 +23,8 @@ import trio
 
 from aurora_p2p import errors
 from aurora_p2p.errors import AuroraError, ChildError, WireError
-from aurora_p2p.local.child import Child, open_child
+from aurora_p2p.local import faults
+from aurora_p2p.local.child import Child, Limits, open_child
 from aurora_p2p.types import StateDigest, Version
 from aurora_p2p.wire.control import LeaseSample, Sampling
 from aurora_p2p.wire.engine import (
@@ -50,8 +51,11 @@ REPLIES = MAX_LEASE_SAMPLES + 1
 """Most replies to one request: each but the last carries a finished sample. So the reader never waits for a caller."""
 OUTGOING = 64
 """Requests on their way to the child, which reads them at once; a full queue makes callers wait."""
+NICE = Limits(nice=5)
+"""Compute yields to the control plane and to the owner's other programs."""
 INHERITED = frozenset(
     {"PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES"}
+    | {faults.VARIABLE}
 )
 """All that an engine sees of the daemon's environment: no token or password of the owner is among it."""
 
@@ -170,7 +174,13 @@ class EngineClient:
 
 @asynccontextmanager
 async def open_engine(
-    *, engine: str = "hf", device: str = "cpu", threads: int = 1, max_batch: int = 64, nice: int = 5, log: Path | None
+    *,
+    engine: str = "hf",
+    device: str = "cpu",
+    threads: int = 1,
+    max_batch: int = 64,
+    limits: Limits = NICE,
+    log: Path | None,
 ) -> AsyncIterator[EngineClient]:
     """Start an engine child and wait until it is ready to load. log: file that gets what it prints.
 
@@ -184,7 +194,7 @@ async def open_engine(
             "TOKENIZERS_PARALLELISM": "false",
         }
         child: Child[Any]
-        async with open_child(_MODULE, EngineReply, log=log, nice=nice, env=env, inherit=INHERITED) as child:  # type: ignore[arg-type]
+        async with open_child(_MODULE, EngineReply, log=log, limits=limits, env=env, inherit=INHERITED) as child:  # type: ignore[arg-type]
             client = EngineClient(child)
             with _alone():
                 async with trio.open_nursery() as nursery:

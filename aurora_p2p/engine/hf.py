@@ -20,9 +20,10 @@ import psutil
 import torch
 
 from aurora_p2p.engine.protocol import Outcome, Served, Step
+from aurora_p2p.engine.requests import check_request
 from aurora_p2p.engine.sampling import draw
 from aurora_p2p.engine.weights import Weights
-from aurora_p2p.errors import CheckpointError, WireError
+from aurora_p2p.errors import CheckpointError
 from aurora_p2p.types import StateDigest, Version
 from aurora_p2p.wire.control import LeaseSample, Sampling
 from aurora_p2p.wire.engine import Generated
@@ -77,7 +78,7 @@ class HfEngine:
         stop: threading.Event,
     ) -> Iterator[Step]:
         config = self._loaded().config
-        _check_request(config, sampling, prompts, samples)
+        check_request(config, sampling, prompts, samples)
         rows = self._rows_at_once(config, max((len(prompt) for prompt in prompts), default=0) + sampling.max_tokens)
         by_length: dict[int, list[int]] = {}
         for index, sample in enumerate(samples):
@@ -167,17 +168,3 @@ class _Decoding:
         )
         logits: torch.Tensor = output.logits[:, -1].float()
         return logits
-
-
-def _check_request(
-    config: ModelConfig, sampling: Sampling, prompts: Sequence[Sequence[int]], samples: Sequence[LeaseSample]
-) -> None:
-    if sampling.vocabulary != config.vocab_size:
-        raise WireError(f"the lease's vocabulary is {sampling.vocabulary}, the model's {config.vocab_size}")
-    longest = max((len(prompt) for prompt in prompts), default=0) + sampling.max_tokens
-    if longest > config.max_positions:
-        raise WireError(f"prompt and new tokens make {longest} positions, the model has {config.max_positions}")
-    if any(not prompt or max(prompt) >= config.vocab_size for prompt in prompts):
-        raise WireError("a prompt is empty or holds a token outside the vocabulary")
-    if any(sample.prompt_index >= len(prompts) for sample in samples):
-        raise WireError("a sample names a prompt that the request does not hold")

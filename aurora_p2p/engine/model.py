@@ -1,7 +1,7 @@
 """Checkpoints and the models built from them: an allow-list of architectures, plain safetensors, bits kept exact.
 
 A model is built from a ModelConfig alone: no path, no tokenizer, no code from a repository. The tensor table that a
-configuration implies is known without building anything (`specs_of`), so a header is checked before memory is spent.
+configuration implies is known without building anything (tables.py), so a header is checked before memory is spent.
 
 Coordinates are those of the checkpoint: safetensors names in sorted order, a tied lm_head left out.
 Transformers is imported only when a model is built.
@@ -15,21 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
 from aurora_p2p.delta.tensors import Bits
+from aurora_p2p.engine.tables import TIED, check_numbers, check_table
 from aurora_p2p.errors import CheckpointError, ShapeError, StoreError, WireError
 from aurora_p2p.local.files import write_durably
 from aurora_p2p.types import DTYPES, TensorSpec
 from aurora_p2p.wire.codec import decode, encode
 from aurora_p2p.wire.manifest import ModelConfig
-
-TIED = ("lm_head.weight", "model.embed_tokens.weight")
-"""(alias, storage) of tied word embeddings."""
 
 _TORCH = {
     "BOOL": torch.bool,
@@ -49,8 +46,6 @@ _TORCH = {
     "F64": torch.float64,
 }
 _NAMES = {dtype: name for name, dtype in _TORCH.items()}
-_FLOATS = ("BF16", "F16", "F32")
-"""What a checkpoint of the supported architectures may be stored in."""
 _SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer of each item size that torch and numpy exchange without a copy."""
 
@@ -79,57 +74,6 @@ def dtype_of(spec: TensorSpec) -> torch.dtype:
     return _TORCH[spec.dtype]
 
 
-def specs_of(config: ModelConfig, dtype: str = "BF16") -> list[TensorSpec]:
-    """The tensor table that a configuration implies, in canonical order."""
-    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    hidden, inner = config.hidden_size, config.intermediate_size
-    biased: tuple[str, ...] = ("q", "k", "v", "o") if config.attention_bias else ()
-    if config.architecture == "qwen2":
-        biased = ("q", "k", "v")
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (config.vocab_size, hidden),
-        "model.norm.weight": (hidden,),
-    }
-    if not config.tie_word_embeddings:
-        shapes["lm_head.weight"] = (config.vocab_size, hidden)
-    layer: dict[str, tuple[int, ...]] = {
-        "self_attn.q_proj.weight": (queries, hidden),
-        "self_attn.k_proj.weight": (keys, hidden),
-        "self_attn.v_proj.weight": (keys, hidden),
-        "self_attn.o_proj.weight": (hidden, queries),
-        "mlp.gate_proj.weight": (inner, hidden),
-        "mlp.up_proj.weight": (inner, hidden),
-        "mlp.down_proj.weight": (hidden, inner),
-        "input_layernorm.weight": (hidden,),
-        "post_attention_layernorm.weight": (hidden,),
-    }
-    for projection in biased:
-        layer[f"self_attn.{projection}_proj.bias"] = layer[f"self_attn.{projection}_proj.weight"][:1]
-    if config.architecture == "qwen3":
-        layer["self_attn.q_norm.weight"] = layer["self_attn.k_norm.weight"] = (config.head_dim,)
-    for index in range(config.layers):
-        shapes.update((f"model.layers.{index}.{name}", shape) for name, shape in layer.items())
-    return [TensorSpec(name, dtype, shapes[name]) for name in sorted(shapes)]
-
-
-def check_table(config: ModelConfig, specs: Sequence[TensorSpec]) -> None:
-    """Raises CheckpointError naming the first tensor in which the table is not that of the configuration."""
-    expected = {spec.name: spec for spec in specs_of(config)}
-    found = {spec.name: spec for spec in specs}
-    for name in sorted(expected.keys() | found.keys()):
-        if name not in found:
-            problem = f"{name} is missing"
-        elif name not in expected:
-            problem = f"{name} has no place in a {config.architecture} model"
-        elif found[name].shape != expected[name].shape:
-            problem = f"{name} has shape {list(found[name].shape)}, not {list(expected[name].shape)}"
-        elif found[name].dtype not in _FLOATS:
-            problem = f"{name} is stored as {found[name].dtype}, which is none of {', '.join(_FLOATS)}"
-        else:
-            continue
-        raise CheckpointError(f"the tensors do not match the model configuration: {problem}")
-
-
 def import_models() -> None:
     """Import what build_model and a generation need: several seconds, better spent before the first weights come."""
     import transformers.cache_utils
@@ -144,7 +88,7 @@ def build_model(config: ModelConfig, dtype: torch.dtype = torch.float32, *, init
     """
     from transformers.initialization import no_init_weights
 
-    _check_numbers(config)
+    check_numbers(config)
     if config.architecture == "qwen3":
         from transformers.models.qwen3.configuration_qwen3 import Qwen3Config as Config
         from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM as Model
@@ -233,30 +177,8 @@ def config_from_hf(source: Any) -> ModelConfig:
         config = decode(encode(config), ModelConfig)
     except (KeyError, TypeError, ValueError, ArithmeticError, WireError) as error:
         raise CheckpointError(f"the model configuration is incomplete or out of bounds: {error}") from error
-    _check_numbers(config)
+    check_numbers(config)
     return config
-
-
-def _check_numbers(config: ModelConfig) -> None:
-    problems = {
-        f"{config.heads} heads do not divide by {config.kv_heads} key/value heads": config.heads % config.kv_heads != 0,
-        f"head_dim {config.head_dim} is odd": config.head_dim % 2 != 0,
-        f"the pad token {config.pad_token} is not in the vocabulary": config.pad_token >= config.vocab_size,
-        "qwen2 always has attention biases": config.architecture == "qwen2" and not config.attention_bias,
-    }
-    for problem, present in problems.items():
-        if present:
-            raise CheckpointError(f"the model configuration makes no model: {problem}")
-
-
-def require_memory(needed_bytes: int, purpose: str) -> None:
-    """Raises CheckpointError when the machine has less memory available than that."""
-    available = psutil.virtual_memory().available
-    if needed_bytes > available:
-        raise CheckpointError(
-            f"{purpose} needs {needed_bytes / 2**30:.1f} GiB of memory, {available / 2**30:.1f} GiB are available",
-            hint="close other programs, or join a run with a smaller model",
-        )
 
 
 def parameters_of(model: nn.Module, specs: Iterable[TensorSpec]) -> dict[str, nn.Parameter]:

@@ -24,11 +24,13 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from aurora_p2p.engine import simulated
 from aurora_p2p.engine.protocol import Outcome, RolloutEngine
 from aurora_p2p.errors import AuroraError, UsageError, WireError
 from aurora_p2p.local.channel import Channel
 from aurora_p2p.local.child import inherited_channel
 from aurora_p2p.local.clock import boottime
+from aurora_p2p.local.faults import arm, reach
 from aurora_p2p.types import StateDigest, Version
 from aurora_p2p.wire.engine import (
     Audit,
@@ -103,6 +105,7 @@ class Worker:
         started = boottime()
         try:
             outcome = work()
+            reach("engine.answering")
         except AuroraError as error:
             self._fail(request_id, error)
         else:
@@ -126,6 +129,7 @@ class Worker:
                 first = first if tokens else last
                 tokens += step.tokens
                 if step.finished:
+                    reach("engine.generated")
                     reply(step.finished, done=False)
             reply([], done=True)
         except AuroraError as error:
@@ -155,9 +159,17 @@ def _end_process(failure: threading.ExceptHookArgs) -> None:
 
 
 def _open_engine(start: EngineStart) -> RolloutEngine:
-    """Imports torch, with its thread count already set, and all that a model needs (seconds) before one is there."""
+    """The engine that was asked for. Raises UsageError when there is none, or the device is not there."""
+    kind = start.engine.partition(":")[0]
+    if kind == simulated.NAME:
+        return simulated.SimulatedEngine(simulated.rate_of(start.engine), max_batch=start.max_batch)
     if start.engine != "hf":
-        raise UsageError(f"there is no engine called {start.engine!r}", hint="use hf")
+        raise UsageError(f"there is no engine called {start.engine!r}", hint="use hf, or simulated for tests")
+    return _open_hf(start)
+
+
+def _open_hf(start: EngineStart) -> RolloutEngine:
+    """Imports torch, with its thread count already set, and all that a model needs (seconds) before one is there."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[name] = str(start.threads)
     import torch
@@ -186,6 +198,7 @@ def _serve(channel: Channel[EngineRequest]) -> None:
 
 
 def main() -> None:
+    arm()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     threading.excepthook = _end_process
     # os._exit: the interpreter would wait for a generation that nobody wants any more.

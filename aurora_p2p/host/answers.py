@@ -15,10 +15,12 @@ from aurora_p2p.crypto.roles import RoleKeys
 from aurora_p2p.crypto.sign import WIRE_MIN, WIRE_VERSION
 from aurora_p2p.errors import WireError
 from aurora_p2p.host.membership import Membership
+from aurora_p2p.host.progress import ProgressBoard
 from aurora_p2p.host.publication import Newest
-from aurora_p2p.lease.events import Event, From, Reply, records_of, reply_of
+from aurora_p2p.lease.events import Effect, Event, From, Reply, records_of, reply_of
 from aurora_p2p.lease.pool import WorkPool
 from aurora_p2p.local.clock import boottime
+from aurora_p2p.local.faults import reach
 from aurora_p2p.local.output import Output, clean
 from aurora_p2p.store.ledger import Ledger
 from aurora_p2p.types import Generation, PeerId, Record, SwarmId
@@ -31,6 +33,7 @@ from aurora_p2p.wire.control import (
     Lease,
     LeaseRequest,
     Noted,
+    Progress,
     Reason,
     Refusal,
     Release,
@@ -42,10 +45,13 @@ from aurora_p2p.wire.control import (
     Welcome,
 )
 from aurora_p2p.wire.signed import Signed, open_signed, seal
+from aurora_p2p.wire.trainer import SubmitPrompts
 from aurora_p2p.wire.trust import Charter, Head
 
 WORK_WAIT_SECONDS = 2.0
 """How long a lease request may wait for work to appear: saves a round trip, costs an open stream."""
+CLOSED_SECONDS = 5.0
+"""When a node may ask again while no leases are granted: soon enough that `resume` is felt at once."""
 
 
 class PoolDoor:
@@ -54,11 +60,21 @@ class PoolDoor:
     def __init__(self, pool: WorkPool, ledger: Ledger) -> None:
         self.pool, self._ledger = pool, ledger
         self._changed = trio.Event()
+        self.happened: Callable[[Event | None, list[Effect]], None] = lambda event, effects: None
+        """Told what each event (None: a deadline) led to, once the ledger has kept it."""
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether the ledger waits for room: nothing can be granted, and what is asked would only time out."""
+        return bool(self._ledger.waits)
 
     async def handle(self, event: Event) -> Reply | None:
         """Carry out one event; raises StoreError when the ledger cannot keep it."""
         effects = self.pool.handle(event, now=boottime())
+        _reach_decided(event, effects)
         await self._ledger.commit(records_of(effects))
+        _reach_durable(event, effects)
+        self.happened(event, effects)
         if not isinstance(event, From) or len(effects) > 1:
             self.wake()
         return reply_of(effects)
@@ -83,11 +99,43 @@ class PoolDoor:
             effects = self.pool.expire(now=boottime())
             await self._ledger.commit(records_of(effects))
             if effects:
+                self.happened(None, effects)
                 self.wake()
 
 
+def _reach_decided(event: Event, effects: list[Effect]) -> None:
+    """The crash points between a decision in memory and the disk."""
+    match event:
+        case From(message=Submit()):
+            reach("results.decided")
+        case From() if _grants(effects):
+            reach("grant.decided")
+        case SubmitPrompts():
+            reach("prompts.decided")
+
+
+def _reach_durable(event: Event, effects: list[Effect]) -> None:
+    """The crash points between the disk and the answer."""
+    match event:
+        case From(message=Submit()):
+            reach("results.durable")
+        case From() if _grants(effects):
+            reach("grant.durable")
+        case SubmitPrompts():
+            reach("prompts.durable")
+
+
+def _grants(effects: list[Effect]) -> bool:
+    reply = reply_of(effects)
+    return reply is not None and isinstance(reply.message, Lease)
+
+
 class Answers:
-    """Answers one swarm's nodes. newest: the desk's newest publication. changed: called when the roster may change."""
+    """Answers one swarm's nodes.
+
+    newest: the desk's newest publication. roster_changed: called when the roster may change. Leases are refused while
+    `draining` (the host is stopping) or `paused` (its owner wants no new ones); results are taken all the same.
+    """
 
     def __init__(
         self,
@@ -103,7 +151,8 @@ class Answers:
         self._members, self._door, self._output = members, door, output
         self.newest: Callable[[], Newest | None] = lambda: None
         self.roster_changed: Callable[[], None] = lambda: None
-        self.draining = False
+        self.progress = ProgressBoard()
+        self.draining = self.paused = False
 
     async def answer(self, peer: PeerId, request: Request) -> Record:
         """The reply to one request of an authenticated peer."""
@@ -128,6 +177,9 @@ class Answers:
                 text = f"{peer} could not commit version {version}: {clean(detail)}"
                 self._output.event("commit-failed", text, peer=peer, version=version, detail=clean(detail))
                 return Noted()
+            case Progress():
+                self._members.seen([peer], now=boottime())
+                return self.progress.report(peer, request, now=boottime()) or Noted()
 
     def head(self, nonce: bytes) -> Signed | None:
         """HEAD over a nonce (empty: a gossip hint); None while nothing is published."""
@@ -167,17 +219,27 @@ class Answers:
             request = open_signed(signed, LeaseRequest, {peer})
         except WireError as error:
             return Refusal(Reason.BAD_SIGNATURE, str(error)[:500])
-        if self.draining:
-            return Refusal(Reason.DRAINING, "the host is stopping", retry_seconds=10.0)
         give_up = boottime() + WORK_WAIT_SECONDS
-        while True:
+        while (refusal := self._closed()) is None:
             reply = await self._door.handle(From(peer, request))
             message = reply.message if reply else Refusal(Reason.NO_WORK)
             if isinstance(message, Lease):
                 head = self.head(request.nonce)
                 return Grant(seal(self._keys.lease, message), head) if head else Refusal(Reason.NO_WORK)
-            waiting = isinstance(message, Refusal) and message.reason is Reason.NO_WORK
+            if not isinstance(message, Refusal) or message.reason is not Reason.NO_WORK:
+                return message
             outdated = self._door.pool.book.newest > request.version  # newer weights are what it should take next
-            if not waiting or outdated or boottime() >= give_up:
+            if outdated or boottime() >= give_up:
                 return message
             await self._door.wait_for_change(min(give_up - boottime(), self._door.pool.options.tail_seconds))
+        return refusal
+
+    def _closed(self) -> Refusal | None:
+        """Why nobody gets a lease now."""
+        if self.draining:
+            return Refusal(Reason.DRAINING, "the host is stopping", retry_seconds=2 * CLOSED_SECONDS)
+        if self.paused:
+            return Refusal(Reason.PAUSED, "the host's owner grants no leases now", retry_seconds=CLOSED_SECONDS)
+        if self._door.disk_full:
+            return Refusal(Reason.PAUSED, "the host's disk is full", retry_seconds=CLOSED_SECONDS)
+        return None

@@ -40,3 +40,4 @@ class HostConfig:
     lease_seconds: Annotated[float, ABOVE_0] = setting(
         60.0, "Longest lease, seconds; a slower node gets fewer samples, not more time."
     )
+    metrics_listen: str = setting("", "Loopback IP:port of the Prometheus metrics, like 127.0.0.1:9462; empty: none.")

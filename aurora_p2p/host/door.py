@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import trio
+from msgspec import structs
 
-from aurora_p2p.errors import AuroraError, WireError
+from aurora_p2p.errors import AuroraError, DiskFullError, RefusedError, WireError
 from aurora_p2p.host.answers import PoolDoor
 from aurora_p2p.host.desk import PublicationDesk
+from aurora_p2p.host.steps import StepEntry, StepHistory
 from aurora_p2p.lease.events import VersionPublished
 from aurora_p2p.local.channel import TrioChannel
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.local.control import open_unix_listener
-from aurora_p2p.types import NO_BASE, Record, RunId, SwarmId
+from aurora_p2p.types import NO_BASE, Record, RunId, Step, SwarmId, Version
 from aurora_p2p.wire.control import Noted
 from aurora_p2p.wire.trainer import (
     AbortPublish,
@@ -32,7 +34,9 @@ from aurora_p2p.wire.trainer import (
     EndPublish,
     Failed,
     Published,
+    Rollouts,
     StatusJson,
+    StepDone,
     SubmitPrompts,
     TakeRollouts,
     TrainerRequest,
@@ -40,16 +44,31 @@ from aurora_p2p.wire.trainer import (
 )
 
 MAX_WAIT_SECONDS = 30.0
+ABORT_SECONDS = 5.0
+"""How long a stopping host may take to note an abort; a full disk may refuse it, and then the next start does it."""
+FULL_SECONDS = 2.0
+"""When a trainer may try again that met a full disk."""
+
+
+def _retry_seconds(error: AuroraError) -> float:
+    """After how long the same request may succeed; 0 when it never will."""
+    if isinstance(error, RefusedError):
+        return error.retry_seconds
+    return FULL_SECONDS if isinstance(error, DiskFullError) else 0.0
 
 
 class TrainerDoor:
-    """Serves trainers. on_published: called after each completed publication. status: the host's snapshot."""
+    """Serves trainers. on_published: called after each completed publication; on_step: after each step that a trainer
+    reports. status: the host's snapshot. explain: what to tell a trainer that waits."""
 
     def __init__(self, swarm: SwarmId, run: RunId, segment_bytes: int, desk: PublicationDesk, pool: PoolDoor) -> None:
         self._swarm, self._run, self._segment_bytes = swarm, run, segment_bytes
         self._desk, self._pool = desk, pool
+        self.steps = StepHistory()
         self.on_published: Callable[[Published, str], None] = lambda published, kind: None
+        self.on_step: Callable[[StepEntry], None] = lambda entry: None
         self.status: Callable[[], dict[str, Any]] = dict
+        self.explain: Callable[[Waiting], str] = lambda waiting: waiting.why
 
     async def serve(self, path: Path, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         """Listen at `path` until cancelled; started once it does. Raises PortInUseError."""
@@ -62,7 +81,8 @@ class TrainerDoor:
 
     async def _serve_one(self, stream: trio.SocketStream) -> None:
         channel: TrioChannel[TrainerRequest] = TrioChannel(stream, TrainerRequest)  # type: ignore[arg-type]
-        connection = _Connection()
+        connection = _Connection(self.steps)
+        self.steps.connections += 1
         try:
             while True:
                 request, payload = await channel.receive()
@@ -72,22 +92,33 @@ class TrainerDoor:
         except (EOFError, WireError):
             pass  # the trainer is gone, or is no trainer: what it began is aborted below
         finally:
+            self.steps.connections -= 1
+            connection.waits_for(None)
+            with trio.CancelScope(deadline=trio.current_time() + ABORT_SECONDS, shield=True):
+                await self._give_up(connection)
             with trio.CancelScope(shield=True):
-                if connection.publishing:
-                    await self._desk.abort()
                 await channel.aclose()
 
     async def _answer(self, connection: _Connection, request: TrainerRequest, payload: bytes) -> Record | None:
         try:
             return await self._carry_out(connection, request, payload)
         except AuroraError as error:  # a ledger that failed also ends PoolDoor.run, and so the host
-            failed = Failed(str(error)[:500], error.hint[:500])
+            failed = Failed(str(error)[:500], error.hint[:500], _retry_seconds(error))
             if isinstance(request, BeginPublish | Body):
                 connection.failed = failed  # answered by EndPublish or AbortPublish: the trainer reads only then
+                await self._give_up(connection)
                 return None
             return failed
 
+    async def _give_up(self, connection: _Connection) -> None:
+        """What the connection has open is aborted now: nodes need not fetch the rest, and its disk space is free."""
+        if connection.publishing:
+            connection.publishing = False
+            await self._desk.abort()
+
     async def _carry_out(self, connection: _Connection, request: TrainerRequest, payload: bytes) -> Record | None:
+        if not isinstance(request, TakeRollouts):
+            connection.waits_for(None)
         match request:
             case BeginPublish():
                 connection.failed = None
@@ -102,10 +133,13 @@ class TrainerDoor:
             case Attach():
                 return self._attached()
             case TakeRollouts():
-                return await self._take(request)
+                return await self._take(connection, request)
             case SubmitPrompts():
                 reply = await self._pool.handle(request)
                 return reply.message if reply else Noted()
+            case StepDone():
+                self.on_step(self.steps.done(request, boottime()))
+                return Noted()
             case AskStatus():
                 return StatusJson(json.dumps(self.status()))
         return None
@@ -113,9 +147,7 @@ class TrainerDoor:
     async def _close(self, connection: _Connection, request: EndPublish | AbortPublish) -> Record:
         failed, connection.failed = connection.failed, None
         if isinstance(request, AbortPublish) or failed is not None:
-            if connection.publishing:
-                await self._desk.abort()
-            connection.publishing = False
+            await self._give_up(connection)
             return failed if failed is not None and isinstance(request, EndPublish) else Noted()
         connection.require_publishing()
         connection.publishing = False
@@ -136,25 +168,54 @@ class TrainerDoor:
 
     def _attached(self) -> Attached:
         newest = self._desk.newest
-        version = newest.version if newest else NO_BASE
-        return Attached(self._swarm, self._run, version, newest.digest if newest else b"", self._segment_bytes)
+        if newest is None:
+            return Attached(self._swarm, self._run, Version(NO_BASE), b"", self._segment_bytes)
+        return Attached(
+            self._swarm,
+            self._run,
+            newest.version,
+            newest.digest,
+            self._segment_bytes,
+            newest.seq,
+            newest.manifest_hash,
+            self._desk.deltas,
+        )
 
-    async def _take(self, request: TakeRollouts) -> Record:
+    async def _take(self, connection: _Connection, request: TakeRollouts) -> Record:
+        connection.waits_for(request.step)
         give_up = boottime() + min(request.wait_seconds, MAX_WAIT_SECONDS)
         while True:
             reply = await self._pool.handle(request)
             message = reply.message if reply else Failed("no answer")
-            if not isinstance(message, Waiting) or boottime() >= give_up:
-                return message
-            await self._pool.wait_for_change(give_up - boottime())
+            if isinstance(message, Waiting) and boottime() < give_up:
+                await self._pool.wait_for_change(give_up - boottime())
+                continue
+            if isinstance(message, Waiting):
+                return structs.replace(message, why=self.explain(message))
+            if isinstance(message, Rollouts):
+                self.steps.took(message)
+            connection.waits_for(None)
+            return message
 
 
 class _Connection:
     """What one trainer connection is in the middle of."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: StepHistory) -> None:
         self.publishing = False
         self.failed: Failed | None = None
+        self._steps = steps
+        self._waits_for: Step | None = None
+
+    def waits_for(self, step: Step | None) -> None:
+        """Its trainer waits for this step's rollouts (None: for nothing); the polls of one wait go together."""
+        if step == self._waits_for:
+            return
+        if self._waits_for is not None:
+            self._steps.waiting_ended(self._waits_for, boottime())
+        if step is not None:
+            self._steps.waiting_began(step, boottime())
+        self._waits_for = step
 
     def require_publishing(self) -> None:
         """A connection completes what it began itself, never another's."""

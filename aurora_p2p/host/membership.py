@@ -7,6 +7,7 @@ while an artifact is in flight waits until it is out (rosters change only betwee
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.errors import WireError
@@ -24,6 +25,19 @@ MAX_RECORD_BYTES = MAX_MESSAGE // MAX_MEMBERS - 512
 """Encoded body of one record: a full roster of the largest is still one message. An honest one has below 1.5 KB."""
 
 
+REGION = 0
+"""Of every member: distances are not measured, so a swarm is one region."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """One member as the host knows it. seen: CLOCK_BOOTTIME of its last sign of life."""
+
+    record: PeerRecord
+    region: int
+    seen: float
+
+
 class Membership:
     """handle joins and departures; `signed` is the newest roster."""
 
@@ -31,7 +45,7 @@ class Membership:
         self._swarm, self._admit, self._generation = swarm, admit, generation
         self.epoch = epoch
         self._records: dict[PeerId, Signed] = {}
-        self._seqs: dict[PeerId, int] = {}
+        self._opened: dict[PeerId, PeerRecord] = {}
         self._last_seen: dict[PeerId, float] = {}
         self._changed = True
         self.signed = self._seal()
@@ -42,6 +56,14 @@ class Membership:
     @property
     def peers(self) -> tuple[PeerId, ...]:
         return tuple(self._records)
+
+    def view(self) -> dict[PeerId, MemberView]:
+        """Everybody but the host itself."""
+        return {
+            peer: MemberView(record, REGION, self._last_seen[peer])
+            for peer, record in self._opened.items()
+            if peer != self._own
+        }
 
     def join(self, peer: PeerId, join: Join, *, now: float) -> Refusal | None:
         """Admit the sender of `join`, or say why not. The record must be its own and newer than the one known."""
@@ -71,7 +93,7 @@ class Membership:
         """Members silent for GONE_SECONDS leave; returns them."""
         gone = [peer for peer, seen in self._last_seen.items() if now - seen > GONE_SECONDS and peer != self._own]
         for peer in gone:
-            del self._records[peer], self._seqs[peer], self._last_seen[peer]
+            del self._records[peer], self._opened[peer], self._last_seen[peer]
             self._changed = True
         return gone
 
@@ -92,12 +114,12 @@ class Membership:
     _own: PeerId | None = None
 
     def _admit_record(self, peer: PeerId, record: PeerRecord, signed: Signed) -> None:
-        if record.seq <= self._seqs.get(peer, -1):
+        if peer in self._opened and record.seq <= self._opened[peer].seq:
             return
-        self._records[peer], self._seqs[peer] = signed, record.seq
+        self._records[peer], self._opened[peer] = signed, record
         self._changed = True
 
     def _seal(self) -> Signed:
         self._changed = False
-        members = tuple(Member(record, 0, False) for record in self._records.values())
+        members = tuple(Member(record, REGION, False) for record in self._records.values())
         return seal(self._admit, Roster(self._swarm, self._generation, self.epoch, members))

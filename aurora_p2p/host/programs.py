@@ -72,6 +72,22 @@ class Program:
             if got["event"] == event:
                 return got
 
+    def news(self) -> list[dict[str, Any]]:
+        """The events since the last call of this or `wait_for`; never waits."""
+        got: list[dict[str, Any]] = []
+        with suppress(queue.Empty):
+            while (event := self._new.get_nowait()) is not None:
+                got.append(event)
+        return got
+
+    def seen(self) -> list[dict[str, Any]]:
+        """Every event so far; those that nobody waited for are taken now."""
+        with suppress(queue.Empty):
+            while (got := self._new.get_nowait()) is not None:
+                self.events.append(got)
+            self._new.put(None)  # it has ended, and whoever waits must learn it
+        return self.events
+
     def status(self) -> dict[str, Any]:
         """Its status over the control socket. Raises UnreachableError."""
         return ask(socket_path(self.home, "control"), "status")
@@ -132,11 +148,11 @@ def run_once(words: Sequence[str]) -> str:
     return done.stdout
 
 
-def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float, what: str, *, every: float = 0.1) -> None:
     """Poll a condition. Raises ChildError when it does not hold in time."""
     give_up = boottime() + seconds
     pause = threading.Event()
     while not condition():
         if boottime() > give_up:
             raise ChildError(f"{what}: not within {seconds:.0f} s")
-        pause.wait(0.1)
+        pause.wait(every)

@@ -15,6 +15,8 @@ from aurora_p2p.artifact.manifest import Manifest, PageWriter, manifest_hash_of
 from aurora_p2p.artifact.store import ArtifactStore
 from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.errors import ShapeError
+from aurora_p2p.local.clock import boottime
+from aurora_p2p.local.faults import reach
 from aurora_p2p.types import ArtifactId, ManifestHash, RunId, Seq, StateDigest, SwarmId, Version
 from aurora_p2p.wire.codec import hash_of
 from aurora_p2p.wire.limits import MAX_SEGMENT
@@ -78,6 +80,7 @@ class Publication:
         self.manifest = Manifest(signed, publish.peer)
         self.artifact = self.manifest.artifact
         self.length = 0
+        self.opened = boottime()
         self._writer = PageWriter(publish, signed)
         self._store, self._rest = store, bytearray()
         store.create(signed)
@@ -108,7 +111,9 @@ class Publication:
             self._flush()
         final = self._writer.finish(self.length, digest)
         self.manifest.add_final(final)
+        reach("final.signed")
         self._store.save_final(self.artifact, final)
+        reach("final.written")
         self._store.finish(self.artifact, now=now)
         return range(first, self._writer.segments)
 

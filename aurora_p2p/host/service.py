@@ -4,7 +4,9 @@
     bulk child (TLS)        net/drive.py   segments
     ledger (SQLite)         answers.py     nothing is granted or acknowledged before it is in there
     trainer socket          door.py        publications and rollouts
-    control socket                         status, caps
+    control socket, screen  controls.py    status, why, caps, pause, resume, quit
+
+    RUNNING --SIGTERM, Ctrl-C--> gone         RUNNING --quit--> DRAINING: no new leases --live ones end--> gone
 
 A start aborts what was cut off, offers what is complete again, and replays the ledger into the work pool.
 """
@@ -12,9 +14,8 @@ A start aborts what was cut off, offers what is complete again, and replays the 
 from __future__ import annotations
 
 import signal
-import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,55 +24,64 @@ import trio
 from aurora_p2p.artifact.manifest import Manifest
 from aurora_p2p.artifact.store import ArtifactStore
 from aurora_p2p.crypto.roles import RoleKeys
-from aurora_p2p.errors import CheckpointError, StaleError
+from aurora_p2p.errors import StaleError
 from aurora_p2p.host.answers import Answers, PoolDoor
+from aurora_p2p.host.checkpoint import publish_checkpoint
 from aurora_p2p.host.config import HostConfig
+from aurora_p2p.host.controls import Controls
 from aurora_p2p.host.desk import PublicationDesk
 from aurora_p2p.host.door import TrainerDoor
+from aurora_p2p.host.journal import Journal
 from aurora_p2p.host.keys import load_charter
 from aurora_p2p.host.membership import Membership
-from aurora_p2p.host.status import snapshot
-from aurora_p2p.lease.events import records_of
+from aurora_p2p.host.metrics import HOST_METRICS, HostMeter
+from aurora_p2p.host.rosters import Rosters
+from aurora_p2p.host.screen import show_screen
+from aurora_p2p.host.status import Rooms, snapshot
+from aurora_p2p.host.why import why_step
+from aurora_p2p.lease.events import Effect, Event, Forget, records_of
 from aurora_p2p.lease.fleet import LeaseOptions
 from aurora_p2p.lease.pool import WorkPool
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.local.control import serve_control, socket_path
+from aurora_p2p.local.log import EventLog, log_path, trim
+from aurora_p2p.local.metrics import serve_metrics
 from aurora_p2p.local.output import Output
 from aurora_p2p.net.addresses import advertised_bulk, check_cidrs, own_scope
-from aurora_p2p.net.drive import ExchangeDriver, Notice, open_exchange
+from aurora_p2p.net.drive import ExchangeDriver, open_exchange
 from aurora_p2p.net.host import ControlHost, open_control_host
 from aurora_p2p.net.rendezvous import keep_advertised
 from aurora_p2p.store.ledger import Ledger
 from aurora_p2p.store.schema import FloorSeen
-from aurora_p2p.swarm.events import Announced, Equivocated, Refused, Retire, RosterChanged, TrustChanged
-from aurora_p2p.swarm.roster import open_roster
+from aurora_p2p.swarm.events import Announced, Retire, TrustChanged
 from aurora_p2p.types import Epoch, Generation, Seq
-from aurora_p2p.wire.codec import encode
 from aurora_p2p.wire.control import CONTROL_PROTOCOL, LEASE_PROTOCOL, RESULT_PROTOCOL, Request
-from aurora_p2p.wire.names import head_topic, namespace_of
+from aurora_p2p.wire.names import namespace_of
 from aurora_p2p.wire.ticket import Ticket
-from aurora_p2p.wire.trainer import Published
+from aurora_p2p.wire.trainer import Published, Waiting
 from aurora_p2p.wire.trust import Charter, Delegation, Floor, PeerRecord
 
 HOUSEKEEPING_SECONDS = 5.0
-LIVE_SECONDS = 0.5
+LOG_LINES = 40
+"""Of the log in a status: what a screen has room for."""
 EPOCHS_PER_START = 1 << 20
 """Roster epochs of one start of the host: the ledger counts starts, so epochs grow across restarts unwritten."""
 
 
-def run_host(home: Path, config: HostConfig, *, as_json: bool) -> None:
-    """Run until SIGTERM or Ctrl-C. Raises AuroraError."""
-    trio.run(_main, home, config, Output(as_json=as_json))
+def run_host(home: Path, config: HostConfig, *, as_json: bool, plain: bool = False) -> None:
+    """Run until SIGTERM or Ctrl-C; plain: no screen, also on a terminal. Raises AuroraError."""
+    with EventLog.open(log_path(home, "host")) as log:
+        trio.run(_main, home, config, Output(as_json=as_json, log=log), plain)
 
 
-async def _main(home: Path, config: HostConfig, output: Output) -> None:
+async def _main(home: Path, config: HostConfig, output: Output, plain: bool) -> None:
     check_cidrs(config.local)
     charter, delegation = load_charter(home)
     keys = RoleKeys.load(home)
     ledger = Ledger.open(home / "ledger.sqlite")
     try:
         with ArtifactStore(home / "artifacts", int(config.quota_gib * 2**30)) as store:
-            await _serve(_Parts(home, config, output, charter, delegation, keys, ledger, store))
+            await _serve(_Parts(home, config, output, plain, charter, delegation, keys, ledger, store))
     finally:
         ledger.close()
 
@@ -81,6 +91,7 @@ class _Parts:
     home: Path
     config: HostConfig
     output: Output
+    plain: bool
     charter: Charter
     delegation: Delegation
     keys: RoleKeys
@@ -131,26 +142,44 @@ class _Host:
         self._members = Membership(swarm, keys.admit, parts.delegation.generation, first_epoch)
         self._desk = PublicationDesk(swarm, keys.publish, parts.ledger, parts.store, driver)
         self._pool_door = PoolDoor(self._pool, parts.ledger)
+        self._meter, self._journal = HostMeter(parts.store.root), Journal(parts.output, parts.ledger.run)
         self._answers = Answers(
             swarm, keys, parts.charter, parts.delegation.generation, self._members, self._pool_door, parts.output
         )
         self._trainer = TrainerDoor(swarm, parts.ledger.run, config.segment_bytes, self._desk, self._pool_door)
+        self._rosters = Rosters(parts.delegation, self._members, self._desk, driver)
+        self._controls = Controls(self._answers, self._pool_door, driver, parts.output, self._status)
+        self._started, self._ticket = boottime(), ""
+        self._connect()
+
+    def _connect(self) -> None:
+        """Who tells whom."""
+        self._pool_door.happened = self._happened
+        self._parts.ledger.on_wait = self._journal.disk_changed
         self._answers.newest = lambda: self._desk.newest
-        self._answers.roster_changed = self._roster_changed
+        self._answers.roster_changed = self._rosters.changed
+        self._rosters.head = lambda: self._answers.head(b"")
         self._trainer.on_published = self._published
+        self._trainer.on_step = self._journal.step_done
         self._trainer.status = self._status
-        self._roster_due, self._hint_due = trio.Event(), trio.Event()
+        self._trainer.explain = self._explain
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT."""
+        """Until SIGTERM, SIGINT, or drained after `quit`."""
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._run)
+                nursery.start_soon(self._stop_when_drained, nursery.cancel_scope)
                 async for _ in signals:
                     break
                 self._answers.draining = True
                 self._parts.output.event("stopping", "stopping: nodes keep serving what they hold")
                 nursery.cancel_scope.cancel()
+
+    async def _stop_when_drained(self, everything: trio.CancelScope) -> None:
+        await self._controls.wait_until_drained()
+        self._parts.output.event("stopping", "stopping: nodes keep serving what they hold")
+        everything.cancel()
 
     async def _run(self) -> None:
         """Every task of the host, until cancelled."""
@@ -158,22 +187,27 @@ class _Host:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._pool_door.run)
             nursery.start_soon(self._watch_notices)
-            nursery.start_soon(self._renew_rosters)
-            nursery.start_soon(self._send_hints)
+            nursery.start_soon(self._rosters.keep_renewed)
+            nursery.start_soon(self._rosters.send_hints, self._control)
             nursery.start_soon(self._keep_house)
-            nursery.start_soon(self._show)
+            nursery.start_soon(self._meter.lag.run)
             await nursery.start(self._trainer.serve, socket_path(self._parts.home, "trainer"))
-            await nursery.start(
-                serve_control,
-                socket_path(self._parts.home, "control"),
-                {"status": self._ask_status, "caps": self._caps},
-            )
+            commands = self._controls.commands()
+            await nursery.start(serve_control, socket_path(self._parts.home, "control"), commands)
             for protocol in (CONTROL_PROTOCOL, LEASE_PROTOCOL, RESULT_PROTOCOL):
                 self._control.serve(protocol, Request, self._answers.answer)  # type: ignore[arg-type]
             for address in self._parts.config.bootstraps:
                 nursery.start_soon(keep_advertised, self._control, address, namespace_of(self._parts.delegation.swarm))
             self._say_ready()
-            await self._publish_checkpoint()
+            await nursery.start(
+                serve_metrics,
+                self._parts.config.metrics_listen,
+                HOST_METRICS,
+                self._controls.status,
+                self._parts.output,
+            )
+            nursery.start_soon(partial(show_screen, commands, self._parts.output, plain=self._parts.plain))
+            await self._publish_first()
 
     async def _start(self) -> None:
         parts, driver = self._parts, self._driver
@@ -192,49 +226,18 @@ class _Host:
             up_kbps=int(parts.config.up_kib_per_second * 8.192),
         )
         self._members.add_self(parts.keys.node, record, now=boottime())
-        await self._renew_roster()
+        await self._rosters.renew()
 
-    # ---- roster and HEAD hints
+    # ---- what happens
 
-    def _roster_changed(self) -> None:
-        self._roster_due.set()
-
-    async def _renew_rosters(self) -> None:
-        """A changed roster gets a new epoch, but never while an artifact is in flight from here."""
-        while True:
-            await self._roster_due.wait()
-            self._roster_due = trio.Event()
-            while self._desk.busy:
-                await trio.sleep(0.05)
-            await self._renew_roster()
-
-    async def _renew_roster(self) -> None:
-        if not self._members.renew():
-            return
-        delegation = self._parts.delegation
-        view = open_roster(self._members.signed, swarm=delegation.swarm, admit=delegation.admit)
-        await self._driver.feed(RosterChanged(view))
-        self._hint_due.set()
-
-    async def _send_hints(self) -> None:
-        topic = head_topic(self._parts.delegation.swarm)
-        while True:
-            await self._hint_due.wait()
-            self._hint_due = trio.Event()
-            head = self._answers.head(b"")
-            if head is not None:
-                await self._control.publish(topic, encode(head))
+    def _happened(self, event: Event | None, effects: list[Effect]) -> None:
+        self._meter.happened(event, effects, now=boottime())
+        self._journal.happened(event, effects)
 
     def _published(self, published: Published, kind: str) -> None:
-        self._hint_due.set()
-        self._parts.output.event(
-            "published",
-            f"version {published.version}: {kind} of {published.length:,} bytes in {published.segments} segments",
-            version=published.version,
-            kind=kind,
-            bytes=published.length,
-            segments=published.segments,
-        )
+        self._rosters.hint()
+        self._meter.published(now=boottime())
+        self._journal.published(published, kind)
 
     # ---- beside
 
@@ -242,7 +245,7 @@ class _Host:
         async for notice in self._driver.notices:
             if isinstance(notice, Announced) and self._desk.is_foreign(notice.manifest):
                 await self._stop_restored(notice.manifest)
-            self._notice(notice)
+            self._journal.notice(notice)
 
     async def _stop_restored(self, manifest: Manifest) -> None:
         """Our key has signed what this home does not know: adopt the number, and go on only under a new generation."""
@@ -254,55 +257,27 @@ class _Host:
             hint="sign a new generation: aurora-host delegate --root root.key",
         )
 
-    def _notice(self, notice: Notice) -> None:
-        match notice:
-            case Refused(peer, reason):
-                self._parts.output.event("refused", f"refused {peer}: {reason}", peer=peer, reason=reason)
-            case Equivocated():
-                self._parts.output.event("equivocation", "another process publishes with this swarm's key: stop one")
-
-    async def _show(self) -> None:
-        """The live line: the oldest step that is not complete."""
-        with self._parts.output.live() as show:
-            while True:
-                await trio.sleep(LIVE_SECONDS)
-                version = self._desk.newest.version if self._desk.newest else -1
-                steps = self._pool.status(now=boottime()).steps
-                step = next((step for step in steps if step.admitted < step.total), None)
-                text = f"version {version}  {len(self._members.peers) - 1} nodes"
-                if step is None:
-                    show(text, 0, 0)
-                else:
-                    show(f"{text}  step {step.step}: samples admitted", step.admitted, step.total)
-
     async def _keep_house(self) -> None:
         while True:
             await trio.sleep(HOUSEKEEPING_SECONDS)
+            trim(self._parts.home / "bulk.log")
             self._members.seen(self._driver.linked, now=boottime())
             gone = self._members.expire(now=boottime())
             for peer in gone:
                 self._parts.output.event("left", f"node {peer} is gone", peer=peer)
+                await self._pool_door.handle(Forget(peer))
             if gone:
-                self._roster_changed()
+                self._answers.progress.retain(self._members.peers)
+                self._rosters.changed()
             for artifact in await trio.to_thread.run_sync(lambda: self._parts.store.prune(now=boottime())):
                 await self._driver.feed(Retire(artifact))
 
-    async def _publish_checkpoint(self) -> None:
-        """Version 0 from the configured folder, by the same door as any trainer; nothing to do after a restart."""
+    async def _publish_first(self) -> None:
+        """Version 0 from the configured folder; nothing to do after a restart."""
         folder = self._parts.config.checkpoint
-        if not folder or self._desk.newest is not None:
-            return
-        socket = socket_path(self._parts.home, "trainer")
-        self._parts.output.event("publishing", f"publishing version 0 from {folder}")
-        command = [sys.executable, "-m", "aurora_p2p.train.publish", folder, "--socket", str(socket)]
-        result = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
-        if result.returncode:
-            lines = result.stderr.decode(errors="replace").strip().splitlines()
-            reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
-            raise CheckpointError(
-                f"version 0 could not be published: {reason or lines[-1:]}",
-                hint="`checkpoint` in run.toml must name a folder with config.json and the *.safetensors it describes",
-            )
+        if folder and self._desk.newest is None:
+            self._parts.output.event("publishing", f"publishing version 0 from {folder}")
+            await publish_checkpoint(folder, socket_path(self._parts.home, "trainer"))
 
     def _say_ready(self) -> None:
         config, swarm = self._parts.config, self._parts.delegation.swarm
@@ -315,19 +290,40 @@ class _Host:
             Floor(self._parts.delegation.generation, seq),
             scope,
         )
-        self._parts.output.event("ready", f"swarm   {swarm}", swarm=swarm, ticket=str(ticket))
+        self._ticket = str(ticket)
+        self._parts.output.event("ready", f"swarm   {swarm}", swarm=swarm, ticket=self._ticket)
         if not self._parts.output.as_json:
             print(f"ticket  {ticket}\njoin    aurora-node join {ticket}", flush=True)
 
-    # ---- control socket
+    # ---- what others see
 
     def _status(self) -> dict[str, Any]:
-        return snapshot(
-            self._parts.delegation, self._parts.ledger.run, self._desk, self._members, self._pool, self._driver
+        store, now = self._parts.store, boottime()
+        return {
+            **snapshot(self._rooms(), now=now),
+            **self._meter.status(store.reserved_bytes, store.quota_bytes, now=now),
+            "aborts": self._desk.aborted,
+            "publication_waits": self._desk.waits,
+            "ledger": self._parts.ledger.status(),
+            "uptime_seconds": now - self._started,
+            "ticket": self._ticket,
+            "paused": self._answers.paused,
+            "draining": self._answers.draining,
+            "equivocation": self._journal.equivocated,
+            "log": self._parts.output.tail(LOG_LINES),
+        }
+
+    def _rooms(self) -> Rooms:
+        return Rooms(
+            delegation=self._parts.delegation,
+            run=self._parts.ledger.run,
+            desk=self._desk,
+            members=self._members,
+            pool=self._pool,
+            driver=self._driver,
+            progress=self._answers.progress,
+            steps=self._trainer.steps,
         )
 
-    async def _ask_status(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        return self._status()
-
-    async def _caps(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        return await self._driver.change_caps(request.get("up_kib"), request.get("down_kib"))
+    def _explain(self, waiting: Waiting) -> str:
+        return why_step(self._status(), waiting.step) or waiting.why

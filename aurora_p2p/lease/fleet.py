@@ -7,6 +7,7 @@ a lie costs it nothing but its own granularity, for its share and its deadline b
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ from aurora_p2p.lease.admission import lag_allowed
 from aurora_p2p.lease.book import StepWork
 from aurora_p2p.lease.share import MEMORY, mean_rate, shares, updated_rate
 from aurora_p2p.types import NO_BASE, PeerId, Step, Version
-from aurora_p2p.wire.control import LeaseRequest
+from aurora_p2p.wire.control import LeaseRequest, Reason
 from aurora_p2p.wire.limits import MAX_LEASE_SAMPLES, MAX_MEMBERS
 
 SLACK = 3.0
@@ -66,7 +67,7 @@ class Node:
     turned_away: bool = False
     """Its last ask got nothing: no reason to keep a share for it."""
     admitted: int = 0
-    refused: int = 0
+    refused: Counter[Reason] = field(default_factory=Counter)
     withheld: int = 0
     """Samples it leased and never sent."""
 

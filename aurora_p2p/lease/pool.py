@@ -107,7 +107,7 @@ class WorkPool:
             case SubmitPrompts():
                 effects += self._submit_prompts(event, now)
             case TakeRollouts():
-                effects.append(Reply(self._take(event.step)))
+                effects.append(Reply(self._take(event.step, now)))
             case VersionPublished():
                 self.book.apply(event, now=now)
                 effects += self._consume(now)
@@ -209,7 +209,7 @@ class WorkPool:
     ) -> tuple[Receipt, list[Effect]]:
         record = ResultRefused(reason)
         self.book.apply(record, now=now)
-        self.fleet.node(peer).refused += 1
+        self.fleet.node(peer).refused[reason] += 1
         return Receipt(prompt, sample, accepted=False, reason=reason), [Persist(record)]
 
     def _admit(self, record: SampleAdmitted, now: float) -> list[Effect]:
@@ -297,7 +297,7 @@ class WorkPool:
             return f"a prompt of step {event.step} has a token outside the vocabulary of {vocabulary}"
         return ""
 
-    def _take(self, step: Step) -> Rollouts | Waiting | Failed:
+    def _take(self, step: Step, now: float) -> Rollouts | Waiting | Failed:
         """Consumption: the version that enters step `step` is `step`, so its samples are within the lag here too."""
         work = self.book.steps.get(step)
         if step < self.book.newest:
@@ -305,6 +305,6 @@ class WorkPool:
         if work is None:
             return Failed(f"step {step} was never submitted")
         if not work.complete:
-            return Waiting(step, len(work.admitted), work.total, why_waiting(self.book, step, self.options.max_lag))
+            return Waiting(step, len(work.admitted), work.total, why_waiting(self.book, self.fleet, step, now))
         samples = tuple(work.admitted[slot][1] for slot in sorted(work.admitted))
         return Rollouts(step, samples, work.seconds, sum(len(sample.tokens) for sample in samples))

@@ -17,8 +17,9 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
+import psutil
 import trio
 
 from aurora_p2p.local.channel import Channel, TrioChannel
@@ -27,6 +28,24 @@ In = TypeVar("In")
 
 STOP_SECONDS = 5.0
 """How long a child may take to end by itself after its socket closed, before SIGKILL."""
+
+
+LOWEST_BEST_EFFORT = 7
+"""ioprio_set(2): the last level of the class that ordinary programs are in."""
+IoPriority = Literal["normal", "low", "idle"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How a child shares the machine with its owner's programs.
+
+    nice: 0 to 19. memory_bytes: RLIMIT_DATA, which ends a child that allocates without end before it starves the
+    machine; 0: none. Where the system has no such limit or priority, the child runs without.
+    """
+
+    nice: int = 0
+    io_priority: IoPriority = "normal"
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +64,7 @@ async def open_child(
     kind: type[In],
     *,
     log: Path | None = None,
-    nice: int = 0,
+    limits: Limits = Limits(),
     env: Mapping[str, str] | None = None,
     inherit: Collection[str] | None = None,
 ) -> AsyncIterator[Child[In]]:
@@ -59,7 +78,7 @@ async def open_child(
     output = log.open("ab") if log else None
     try:
         process = await trio.lowlevel.open_process(
-            ["nice", "-n", str(nice), sys.executable, "-m", module, "--fd", str(theirs.fileno())],
+            ["nice", "-n", str(limits.nice), sys.executable, "-m", module, "--fd", str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -71,6 +90,7 @@ async def open_child(
         theirs.close()
         if output:
             output.close()
+    _restrain(process.pid, limits)
     channel = TrioChannel(trio.SocketStream(trio.socket.from_stdlib_socket(ours)), kind)
     try:
         yield Child(process, channel)
@@ -83,6 +103,18 @@ async def open_child(
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(signal.SIGKILL)
                 await process.wait()
+
+
+def _restrain(pid: int, limits: Limits) -> None:
+    """From outside, before the child has begun: threads and children inherit it."""
+    with contextlib.suppress(psutil.Error, OSError, AttributeError):  # gone already, or a system without the call
+        process: Any = psutil.Process(pid)
+        if limits.memory_bytes:
+            process.rlimit(psutil.RLIMIT_DATA, (limits.memory_bytes, limits.memory_bytes))
+        if limits.io_priority == "low":
+            process.ionice(psutil.IOPRIO_CLASS_BE, LOWEST_BEST_EFFORT)
+        elif limits.io_priority == "idle":
+            process.ionice(psutil.IOPRIO_CLASS_IDLE)
 
 
 def inherited_channel(kind: type[In], arguments: list[str] | None = None) -> Channel[In]:

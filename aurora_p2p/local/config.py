@@ -88,15 +88,16 @@ def render_config(config: Any, heading: str) -> str:
     """TOML text with every key of a config and its meaning as a comment."""
     lines = [f"# {heading}", ""]
     for field in dataclasses.fields(config):
-        lines += [f"# {field.metadata['meaning']}", f"{field.name} = {_toml(getattr(config, field.name))}", ""]
+        lines += [f"# {field.metadata['meaning']}", f"{field.name} = {toml_value(getattr(config, field.name))}", ""]
     return "\n".join(lines)
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A setting as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):  # a JSON string is a TOML one, but for DEL
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
     return repr(value)

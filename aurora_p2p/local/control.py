@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import socket
+import struct
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -119,6 +121,42 @@ def ask(path: Path, command: str, **arguments: Any) -> dict[str, Any]:
     if not answer.pop("ok", False):
         raise AuroraError(str(answer.get("error")), hint=str(answer.get("hint", "")))
     return answer
+
+
+def daemon_pid(path: Path) -> int | None:
+    """The process that listens at `path`, or None when nobody does."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.closing(sock):
+        sock.settimeout(REQUEST_SECONDS)
+        try:
+            sock.connect(str(path))
+            raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        except OSError:
+            return None
+    pid: int = struct.unpack("3i", raw)[0]
+    return pid
+
+
+def quit_daemon(path: Path, seconds: float) -> bool:
+    """Ask the daemon at `path` to drain and end, and wait until its process is gone; False when none runs.
+
+    Raises UnreachableError when it still runs after `seconds`, AuroraError when it refuses.
+    """
+    pid = daemon_pid(path)
+    if pid is None:
+        return False
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        ask(path, "quit")
+        gone, _, _ = select.select([process], [], [], seconds)
+    finally:
+        os.close(process)
+    if not gone:
+        raise UnreachableError(f"process {pid} has not ended within {seconds:.0f} s", hint="look at its log; try again")
+    return True
 
 
 def render_caps(answer: Mapping[str, Any]) -> str:

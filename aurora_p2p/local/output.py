@@ -2,6 +2,8 @@
 
     human    one line per event, and on a terminal a live progress line for what is in flight (rich)
     json     one JSON object per line on stdout: {"event": ..., "seconds": ..., ...}
+    log      every event and every note as a JSON line in home/logs (local/log.py), where one is open
+    screen   inside `quiet()` nothing is printed: a screen owns the terminal and shows `tail`
 
 Text that came from peers passes through `clean` first: no control characters, no markup reaches a terminal.
 """
@@ -9,12 +11,20 @@ Text that came from peers passes through `clean` first: no control characters, n
 from __future__ import annotations
 
 import json
+import logging
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aurora_p2p.local.clock import boottime
+
+if TYPE_CHECKING:  # screens and commands clean texts and have no log
+    from aurora_p2p.local.log import EventLog
+
+TAIL = 200
+"""Event texts kept in memory for screens: more lines than a terminal is high."""
 
 
 def clean(text: str, limit: int = 200) -> str:
@@ -23,16 +33,27 @@ def clean(text: str, limit: int = 200) -> str:
 
 
 class Output:
-    """Where a program's events go. `event` may be called from any task of one thread."""
+    """Where a program's events go. `event` and `note` may be called from any task of one thread.
 
-    def __init__(self, *, as_json: bool) -> None:
+    log: closed by its owner, after the last event.
+    """
+
+    def __init__(self, *, as_json: bool, log: EventLog | None = None) -> None:
         self.as_json = as_json
+        self._log = log
+        self._tail: deque[str] = deque(maxlen=TAIL)
+        self._quiet = False
         self._start = boottime()
         self._progress: Any = None
         self._task: Any = None
 
     def event(self, name: str, text: str, **fields: Any) -> None:
-        """Report one event: `text` for a person, `fields` for a script."""
+        """Report one event: `text` for a person, `fields` for a script, both for the log."""
+        self._tail.append(clean(text, 500))
+        if self._log is not None:
+            self._log.write(name, text, **fields)
+        if self._quiet:
+            return
         if self.as_json:
             record = {"event": name, "seconds": round(boottime() - self._start, 3), **fields}
             print(json.dumps(record), flush=True)
@@ -40,6 +61,30 @@ class Output:
             self._progress.console.print(clean(text, 500), markup=False, highlight=False, soft_wrap=True)
         else:
             print(clean(text, 500), flush=True)
+
+    def note(self, name: str, **fields: Any) -> None:
+        """Write one record to the log alone: leases, receipts, steps. run, step, lease and peer are ids as text."""
+        if self._log is not None:
+            self._log.write(name, **fields)
+
+    def tail(self, count: int) -> list[str]:
+        """The last `count` event texts, oldest first, safe for a terminal."""
+        return list(self._tail)[-count:] if count > 0 else []
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """While a screen owns the terminal: events reach the log and the tail, library warnings only the log."""
+        root = logging.getLogger()
+        streams = [handler for handler in root.handlers if type(handler) is logging.StreamHandler]
+        for handler in streams:
+            root.removeHandler(handler)
+        self._quiet = True
+        try:
+            yield
+        finally:
+            self._quiet = False
+            for handler in streams:
+                root.addHandler(handler)
 
     @contextmanager
     def live(self) -> Iterator[Callable[[str, int, int], None]]:

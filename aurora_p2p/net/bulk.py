@@ -30,6 +30,7 @@ from pathlib import Path
 
 from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.errors import WireError
+from aurora_p2p.local import faults
 from aurora_p2p.local.channel import Channel
 from aurora_p2p.local.child import inherited_channel
 from aurora_p2p.local.clock import boottime
@@ -276,6 +277,7 @@ class Bulk:
         self.tune(raw)
         raw.settimeout(CONNECT_SECONDS)
         try:
+            faults.connecting()
             raw.connect((host, port))
         except OSError:
             raw.close()
@@ -310,6 +312,7 @@ def neighbourhood(host: str) -> str | None:
 
 
 def main() -> None:
+    faults.arm()
     channel: Channel[BulkCommand] = inherited_channel(BulkCommand)  # type: ignore[arg-type]
     with contextlib.suppress(EOFError):
         _serve(channel)

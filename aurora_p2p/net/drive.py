@@ -16,6 +16,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import trio
 from aurora_p2p.artifact.store import ArtifactStore
 from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.errors import ShapeError, StoreError, UsageError
+from aurora_p2p.local.child import Limits
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.net.addresses import split_bulk
 from aurora_p2p.net.backlog import Backlog
@@ -33,7 +35,7 @@ from aurora_p2p.net.plane import DataPlane
 from aurora_p2p.net.traffic import Traffic
 from aurora_p2p.swarm import events as ev
 from aurora_p2p.swarm.exchange import Exchange, ExchangeConfig
-from aurora_p2p.types import PeerId, SwarmId
+from aurora_p2p.types import ArtifactId, PeerId, SwarmId
 from aurora_p2p.wire import bulk
 from aurora_p2p.wire.codec import decode, encode
 from aurora_p2p.wire.exchange import ExchangeFrame, SegmentData
@@ -42,6 +44,8 @@ MAX_WAIT_SECONDS = 1.0
 LOOK_SECONDS = 0.004
 """Between two looks at the machine's deadlines: the events of a burst share one."""
 MAX_NOTICES = 256
+OBSERVE_SECONDS = 1.0
+"""Between two looks at the counters, for rates: no longer than MAX_WAIT_SECONDS, so the one timer is enough."""
 PAUSE_SECONDS = 5.0
 """From a disk that refused to the next attempt."""
 
@@ -61,11 +65,12 @@ async def open_exchange(
     down_rate: int = 0,
     local: Sequence[str] = (),
     log: Path | None = None,
+    limits: Limits = Limits(),  # noqa: B008 (frozen)
 ) -> AsyncIterator[ExchangeDriver]:
     """Run the data plane. listen: "IP:port", port 0 = any. Rates: bytes/s, 0 = no cap. local: CIDRs (addresses.py).
 
-    log: file for the bulk child's own messages. Raises, within a group, PortInUseError, UsageError, StoreError or
-    ChildError.
+    log: file for the bulk child's own messages; limits: its share of the machine.
+    Raises, within a group, PortInUseError, UsageError, StoreError or ChildError.
     """
     host, port = split_bulk(listen)
     try:
@@ -73,7 +78,7 @@ async def open_exchange(
     except OSError as error:
         raise StoreError(f"cannot use {spool}: {error.strerror}") from error
     start = bulk.BulkStart(identity.seed, swarm, host, port, up_rate, down_rate, str(spool))
-    plane = DataPlane(start, log)
+    plane = DataPlane(start, log, limits)
     driver = ExchangeDriver(identity.peer, plane, store, Gate(identity.peer, _CHANCE, local))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(driver.run_plane)
@@ -96,9 +101,11 @@ class ExchangeDriver:
         self._events: deque[ev.Event] = deque()
         self._applying = False
         self._resume_at = float("inf")
+        self._fetch_held = False
         self._unfinished: list[Finish] = []
         self._handshakes_refused: dict[str, int] = {}
         self._changed = trio.Event()
+        self._observe_at = 0.0
 
     @property
     def port(self) -> int:
@@ -109,6 +116,14 @@ class ExchangeDriver:
     def linked(self) -> Collection[PeerId]:
         """Peers with an open link."""
         return tuple(self._traffic.linked)
+
+    def holders(self, artifact: ArtifactId) -> Mapping[PeerId, int]:
+        """How many of an artifact's segments each linked peer announced."""
+        return self._machine.holders(artifact)
+
+    def reach_of(self, artifact: ArtifactId) -> tuple[int, int]:
+        """(the segments held, as a bit set; how many there are as far as anybody told us)."""
+        return self._machine.reach_of(artifact)
 
     async def feed(self, event: ev.Event) -> None:
         """An event of the daemon's own: trust, roster, publication, Accept or Decline, Restored, Retire, Aborted."""
@@ -127,15 +142,25 @@ class ExchangeDriver:
         await self._plane.commands.room()
         return {"up_kib": up / 1024, "down_kib": down / 1024}
 
+    def hold_fetching(self, held: bool) -> None:
+        """Whether to ask for no segment, by the owner's rules; uploads go on. A disk that refuses holds it as well."""
+        if held != self._fetch_held:
+            self._fetch_held = held
+            self._apply(ev.PauseFetch(held or self._resume_at < float("inf")))
+
     def status(self) -> dict[str, Any]:
         """A snapshot of plain values for JSON: traffic.py, and the state of the data plane itself."""
         now, start = boottime(), self._plane.start
+        traffic = self._traffic.snapshot(lambda artifact: self._machine.have(artifact).bit_count())
+        standings = self._machine.standings()
+        for peer in traffic["peers"]:
+            peer["standing"] = asdict(standings[peer["peer"]]) if peer["peer"] in standings else None
         return {
-            **self._traffic.snapshot(lambda artifact: self._machine.have(artifact).bit_count()),
+            **traffic,
             "port": self.port,
             "up_kib": start.up_rate / 1024,
             "down_kib": start.down_rate / 1024,
-            "disk_paused": self._resume_at < float("inf"),
+            "disk_paused": self._resume_at < float("inf") or self._fetch_held,
             "banned": {peer: round(until - now, 1) for peer, until in self._gate.bans.items()},
             "handshakes_refused": dict(self._handshakes_refused),
             "restarts": self._plane.restarts,
@@ -167,6 +192,9 @@ class ExchangeDriver:
                 await self._changed.wait()
 
     def _housekeep(self, now: float) -> None:
+        if now >= self._observe_at:
+            self._traffic.observe(now)
+            self._observe_at = now + OBSERVE_SECONDS
         if any(until <= now for until in self._gate.bans.values()):
             self._plane.commands.put(self._gate.members(now))
         if self._resume_at <= now:
@@ -174,7 +202,7 @@ class ExchangeDriver:
             for job in self._unfinished:
                 self._keeper.jobs.put(job)
             self._unfinished.clear()
-            self._apply(ev.PauseFetch(False))
+            self._apply(ev.PauseFetch(self._fetch_held))
         for peer, address in self._gate.dialler.due(now):
             self._plane.commands.put(bulk.DialPeer(peer, address))
 
@@ -208,8 +236,8 @@ class ExchangeDriver:
             case bulk.SpoolFull(peer, frame):
                 self._apply(ev.SegmentLost(peer, decode(frame, SegmentData)))
                 self._pause()
-            case bulk.LinkOpened(peer, _, dialled):
-                self._traffic.linked[peer] = dialled
+            case bulk.LinkOpened(peer, address, dialled):
+                self._traffic.opened(peer, address, dialled=dialled)
                 self._gate.dialler.opened(peer, boottime())
                 self._apply(ev.LinkUp(peer))
             case bulk.LinkClosed(peer):
@@ -220,7 +248,7 @@ class ExchangeDriver:
                 self._handshakes_refused = dict(refused)
 
     def _link_down(self, peer: PeerId) -> None:
-        self._traffic.linked.pop(peer, None)
+        self._traffic.closed(peer)
         self._gate.dialler.closed(peer, boottime())
         self._apply(ev.LinkDown(peer))
 
@@ -324,6 +352,7 @@ class ExchangeDriver:
                     return  # it is counted; a peer must not stop us by misbehaving
             case ev.Banned(peer, seconds):
                 self._plane.commands.put(self._gate.ban(peer, seconds, boottime()))
+                self._traffic.banned(peer, notice.reason, self._gate.bans)
             case ev.AbortSeen(artifact) | ev.Contradicted(artifact):
                 self._traffic.forget(artifact)
                 self._keeper.jobs.put(Remove(artifact))

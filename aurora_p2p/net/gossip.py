@@ -2,11 +2,13 @@
 
 What arrives is a hint: signed by whom it says, possibly old, possibly missing. Payloads are at most MAX_GOSSIP bytes
 (libp2p drops large messages in silence). The heartbeat is 1 s; the library's default of 120 s would leave a new peer
-without messages for minutes.
+without messages for minutes, and its "adaptive" mode, which goes over to 30 or 60 s in a small swarm, is off as well:
+besides, messages are kept for five heartbeats.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -23,6 +25,8 @@ from aurora_p2p.types import PeerId
 
 MAX_GOSSIP = 16 * 1024
 """Bytes of one payload."""
+VERDICTS = 128
+"""Messages whose validity is remembered: a message comes from a few neighbours within a second or two."""
 MAX_TOPICS_PER_PEER = 16
 """Topics one peer may subscribe to here; a swarm has two or three."""
 
@@ -40,6 +44,27 @@ class _Pubsub(Pubsub):  # type: ignore[misc]  # libp2p is untyped to us
     async def push_msg(self, msg_forwarder: Any, msg: Any) -> None:
         if _is_peer(str(ID(msg.from_id))):
             await super().push_msg(msg_forwarder, msg)
+
+
+class _Router(GossipSub):  # type: ignore[misc]
+    """GossipSub that keeps no message, and no time of one, for good."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            protocols=[PROTOCOL_ID_V12, PROTOCOL_ID_V11],
+            degree=6,
+            degree_low=4,
+            degree_high=9,
+            heartbeat_interval=1,
+            adaptive_gossip_enabled=False,
+        )
+        # A list of times that only the adaptive mode ever shortens.
+        self.recent_message_deliveries: Any = defaultdict(lambda: deque(maxlen=1))
+
+    def _check_equivocation(self, msg: Any) -> bool:
+        """The library keeps 1,000 messages, with the packets they came in, to catch a signer that sends two under one
+        number. What is gossiped here is signed and numbered itself, and judged by that (swarm/freshness.py)."""
+        return True
 
 
 class Gossip:
@@ -99,10 +124,14 @@ def _is_peer(text: str) -> bool:
 @asynccontextmanager
 async def open_gossip(libp2p: Any) -> AsyncIterator[Gossip]:
     """Run GossipSub on a running libp2p host until the block is left."""
-    router = GossipSub(
-        protocols=[PROTOCOL_ID_V12, PROTOCOL_ID_V11], degree=6, degree_low=4, degree_high=9, heartbeat_interval=1
+    router = _Router()
+    pubsub = _Pubsub(
+        libp2p,
+        router,
+        strict_signing=True,
+        max_subscriptions_per_peer=MAX_TOPICS_PER_PEER,
+        validation_cache_size=VERDICTS,
     )
-    pubsub = _Pubsub(libp2p, router, strict_signing=True, max_subscriptions_per_peer=MAX_TOPICS_PER_PEER)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(background_trio_service(pubsub))
         await stack.enter_async_context(background_trio_service(router))

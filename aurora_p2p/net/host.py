@@ -90,6 +90,11 @@ class ControlHost:
     def is_connected(self, peer: PeerId) -> bool:
         return bool(self._libp2p.get_network().get_connections(ID.from_base58(peer)))
 
+    @property
+    def connections(self) -> int:
+        """Open libp2p connections, both ways."""
+        return len(self._libp2p.get_network().get_connections())
+
     async def connect(self, address: str, *, seconds: float) -> PeerId:
         """Connect unless connected already; returns the peer, who has proved to own that id.
 

@@ -20,6 +20,8 @@ from pathlib import Path
 from blake3 import blake3
 
 from aurora_p2p.errors import WireError
+from aurora_p2p.local import faults
+from aurora_p2p.local.faults import reach
 from aurora_p2p.types import PeerId, Record
 from aurora_p2p.wire.bulk import MAX_FRAME, FrameArrived, SegmentArrived, SpoolFull
 from aurora_p2p.wire.codec import decode
@@ -59,13 +61,16 @@ class Incoming:
         self._hash = blake3()
         self._descriptor = -1
         with self._or_give_up():
+            faults.disk("create", path)
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
     def write(self, piece: memoryview) -> None:
         self._hash.update(piece)
         with self._or_give_up():
+            faults.disk("write", self.path, piece, lambda part: os.write(self._descriptor, part))
             while piece and self.stored:
                 piece = piece[os.write(self._descriptor, piece) :]
+        reach("bulk.receiving")
 
     def finish(self) -> bytes:
         """Close the file; BLAKE3 of the payload."""
@@ -156,6 +161,7 @@ class Inbound:
 
     def _finish(self, incoming: Incoming) -> None:
         digest = incoming.finish()
+        reach("bulk.received")
         if incoming.stored:
             self._emit(SegmentArrived(self._peer, self._header, str(incoming.path), incoming.length, digest))
         else:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from aurora_p2p.errors import WireError
+from aurora_p2p.local import faults
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.net.buckets import Bucket
 from aurora_p2p.net.inbound import KEEP_ALIVE, Inbound, Spool
@@ -143,6 +144,9 @@ class Link:
         except ssl.SSLWantReadError:
             self._readable = False
             return False
+        faults.wire("out", frame.rest[:count])
+        if frame.segment is not None:
+            faults.reach("bulk.sending")
         frame.rest = frame.rest[count:]
         self._granted -= count
         self._spoke_at = now
@@ -213,6 +217,7 @@ class Link:
             return 0
         if count == 0:
             raise EOFError
+        faults.wire("in", self._buffer[:count])
         return count
 
     def _sleep(self, now: float) -> None:

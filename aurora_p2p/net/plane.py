@@ -9,7 +9,7 @@ import msgspec
 import trio
 
 from aurora_p2p.errors import ChildError, PortInUseError, UsageError
-from aurora_p2p.local.child import Child, open_child
+from aurora_p2p.local.child import Child, Limits, open_child
 from aurora_p2p.net.backlog import Backlog
 from aurora_p2p.wire.bulk import BulkCommand, BulkEvent, BulkStart, Listening, SetRates, StartFailed
 
@@ -25,8 +25,8 @@ MODULE = "aurora_p2p.net.bulk"
 class DataPlane:
     """`commands` in; events to `arrived`, one at a time; `lost` when a child has died, `begun` when one listens."""
 
-    def __init__(self, start: BulkStart, log: Path | None) -> None:
-        self.start, self.restarts = start, 0
+    def __init__(self, start: BulkStart, log: Path | None, limits: Limits) -> None:
+        self.start, self.restarts, self._limits = start, 0, limits
         self.commands: Backlog[BulkCommand] = Backlog(MAX_COMMANDS)
         self.listening = trio.Event()
         """Set once the first child listens; `start.listen_port` is its port then."""
@@ -45,7 +45,7 @@ class DataPlane:
         """One child after the other, for ever. Raises PortInUseError, UsageError or ChildError when none starts."""
         while True:
             child: Child[BulkEvent]
-            async with open_child(MODULE, BulkEvent, log=self._log) as child:  # type: ignore[arg-type]
+            async with open_child(MODULE, BulkEvent, log=self._log, limits=self._limits) as child:  # type: ignore[arg-type]
                 await self._begin(child)
                 self.commands.clear()
                 begun()

@@ -77,12 +77,21 @@ class Registry:
     max_registrations: int = 16_384
     max_per_namespace: int = 2_048
     max_per_peer: int = 8
+    asked: Counter[str] = field(default_factory=Counter)
+    """Requests by kind, since the start."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Those not granted, by reason."""
     _namespaces: dict[str, dict[PeerId, Registration]] = field(default_factory=dict)
     _per_peer: Counter[PeerId] = field(default_factory=Counter)
     _next_sweep: float = 0.0
 
     def __len__(self) -> int:
         return self._per_peer.total()
+
+    @property
+    def namespaces(self) -> int:
+        """Swarms that somebody is registered for."""
+        return len(self._namespaces)
 
     def register(
         self, peer: PeerId, namespace: str, addresses: Sequence[bytes], ttl_seconds: float, *, now: float
@@ -143,12 +152,16 @@ def serve_rendezvous(
 
 def _reply(registry: Registry, peer: PeerId, request: Any, now: float, chance: random.Random) -> Any:
     if request.type == Message.REGISTER:
+        registry.asked["register"] += 1
         return _register(registry, peer, request.register, now)
     if request.type == Message.DISCOVER:
+        registry.asked["discover"] += 1
         return _discover(registry, request.discover, now, chance)
     if request.type == Message.UNREGISTER:
+        registry.asked["unregister"] += 1
         registry.unregister(peer, request.unregister.ns)
         return None
+    registry.refused["malformed"] += 1
     raise WireError(f"a rendezvous message of type {request.type}")
 
 
@@ -166,6 +179,8 @@ def _register(registry: Registry, peer: PeerId, asked: Any, now: float) -> Any:
         status = Message.ResponseStatus.E_UNAVAILABLE
     else:
         status = Message.ResponseStatus.OK
+    if status != Message.ResponseStatus.OK:
+        registry.refused[_reason(status)] += 1
     return create_register_response_message(status, "", ttl)
 
 
@@ -256,8 +271,12 @@ async def _visit(host: ControlHost, bootstrap: PeerId, message: Any, seconds: fl
 
 def _require_ok(bootstrap: PeerId, status: Any) -> None:
     if status != Message.ResponseStatus.OK:
-        name = Message.ResponseStatus.Name(status).removeprefix("E_").lower()
+        name = _reason(status)
         raise RefusedError(f"the bootstrap {bootstrap} refuses: {name}", reason=name)
+
+
+def _reason(status: Any) -> str:
+    return str(Message.ResponseStatus.Name(status)).removeprefix("E_").lower()
 
 
 def _hint(entry: Any) -> tuple[PeerId, tuple[str, ...]] | None:

@@ -12,6 +12,8 @@
     each accepted connection is counted until the host ends,   its handler is ended after the connection has closed
       so after 300 visitors nobody gets in
     connections are denied while the machine's memory is full  a resource manager that only counts
+    it remembers peers that have left: addresses, records,     `_Forgetful`: with the last connection goes all of it;
+      keys, a rate each, up to 7 KB a visitor                    no rates (an identity costs a stranger nothing)
     it logs what strangers do, in part on the root logger      only CRITICAL passes
 
 Invariant: libp2p and multiaddr objects do not leave net/. Relays and hole punching are not covered.
@@ -29,6 +31,7 @@ from typing import Any
 import psutil
 import trio
 from libp2p import new_swarm
+from libp2p.abc import INotifee
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
 from libp2p.exceptions import BaseLibp2pError, MultiError
@@ -110,6 +113,30 @@ def _end_when_vanished(stream: trio.SocketStream) -> None:
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, VANISHED_SECONDS // 2)
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, VANISHED_SECONDS // 4)
+
+
+class _Forgetful(INotifee):  # type: ignore[misc]
+    """Whoever has no connection left is forgotten: a bootstrap meets strangers for months."""
+
+    async def disconnected(self, network: Any, conn: Any) -> None:
+        peer = conn.muxed_conn.peer_id
+        if not network.get_connections(peer):
+            network.peerstore.clear_peerdata(peer)
+
+    async def connected(self, network: Any, conn: Any) -> None:
+        pass
+
+    async def opened_stream(self, network: Any, stream: Any) -> None:
+        pass
+
+    async def closed_stream(self, network: Any, stream: Any) -> None:
+        pass
+
+    async def listen(self, network: Any, multiaddr: Any) -> None:
+        pass
+
+    async def listen_close(self, network: Any, multiaddr: Any) -> None:
+        pass
 
 
 def _guarded(handle: StreamHandler) -> StreamHandler:
@@ -200,6 +227,7 @@ def _build(identity: Identity) -> Any:
             enable_memory_limits=False,
             enable_circuit_breaker=False,
             enable_graceful_degradation=False,
+            enable_rate_limiting=False,
         ),
     )
     host = BasicHost(
@@ -209,6 +237,7 @@ def _build(identity: Identity) -> Any:
         disable_identify_address_discovery=True,
     )
     swarm.set_stream_handler(_guarded(host._swarm_stream_handler))
+    swarm.register_notifee(_Forgetful())
     return host
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aurora_p2p.artifact.manifest import Manifest
+from aurora_p2p.net.rates import Rates
 from aurora_p2p.swarm import events as ev
 from aurora_p2p.types import ArtifactId, PeerId
 
@@ -19,6 +20,14 @@ SHOWN_ARTIFACTS = 32
 """Newest ones in a status."""
 MAX_REASONS = 64
 """Distinct reasons of refusal that are counted by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An open link. address: of the other end, as our own kernel names it. dialled: by us."""
+
+    address: str
+    dialled: bool
 
 
 @dataclass(slots=True)
@@ -49,8 +58,11 @@ class Passage:
 
 class Traffic:
     def __init__(self) -> None:
-        self.linked: dict[PeerId, bool] = {}
-        """Peers with an open link, and whether we dialled it."""
+        self.linked: dict[PeerId, Link] = {}
+        """Peers with an open link."""
+        self._up: Rates[PeerId] = Rates()
+        self._down: Rates[PeerId] = Rates()
+        self._ban_reasons: dict[PeerId, str] = {}
         self._hosts: frozenset[PeerId] = frozenset()
         self._passages: dict[ArtifactId, Passage] = {}
         self._senders: dict[str, PeerId] = {}
@@ -83,6 +95,22 @@ class Traffic:
                 self.forget(artifact)
             case ev.TrustChanged():
                 self._hosts = event.hosts
+
+    def opened(self, peer: PeerId, address: str, *, dialled: bool) -> None:
+        self.linked[peer] = Link(address, dialled)
+
+    def closed(self, peer: PeerId) -> None:
+        self.linked.pop(peer, None)
+
+    def banned(self, peer: PeerId, reason: str, banned: Collection[PeerId]) -> None:
+        """banned: everybody who is banned now, this peer included; the reasons of others are forgotten."""
+        self._ban_reasons[peer] = reason
+        self._ban_reasons = {one: why for one, why in self._ban_reasons.items() if one in banned}
+
+    def observe(self, now: float) -> None:
+        """Look at the counters, about once a second: rates are made of their differences."""
+        self._up.observe({peer: self._sent[peer] for peer in self._peers()}, now)
+        self._down.observe({peer: self._received[peer] for peer in self._peers()}, now)
 
     def announced(self, manifest: Manifest) -> None:
         self._passages.setdefault(manifest.artifact, Passage(manifest))
@@ -127,18 +155,28 @@ class Traffic:
             **self._totals,
             "segments": dict(self._segments),
             "published": dict(self._published),
-            "peers": [self._peer(peer) for peer in sorted({*self.linked, *self._sent, *self._received})],
+            "up_rate": self._up.total(),
+            "down_rate": self._down.total(),
+            "peers": [self._peer(peer) for peer in sorted(self._peers())],
             "artifacts": [passage.snapshot(have(passage.manifest.artifact)) for passage in newest],
             "refused": dict(self._refused),
+            "ban_reasons": dict(self._ban_reasons),
         }
 
+    def _peers(self) -> set[PeerId]:
+        return {*self.linked, *self._sent, *self._received}
+
     def _peer(self, peer: PeerId) -> dict[str, Any]:
+        link = self.linked.get(peer)
         return {
             "peer": peer,
-            "linked": peer in self.linked,
-            "dialled": self.linked.get(peer, False),
+            "linked": link is not None,
+            "dialled": link is not None and link.dialled,
+            "address": link.address if link else "",
             "sent_bytes": self._sent[peer],
             "received_bytes": self._received[peer],
+            "up_rate": self._up.of(peer),
+            "down_rate": self._down.of(peer),
         }
 
     def _sent_out(self, event: ev.SegmentOut) -> None:

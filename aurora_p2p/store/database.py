@@ -1,4 +1,7 @@
-"""One SQLite file owned by one process: opened, locked, migrated; every failure is a StoreError of one line."""
+"""One SQLite file owned by one process: opened, locked, migrated; every failure is a StoreError of one line.
+
+A full disk is a DiskFullError: nothing of the transaction is there, and the same transaction can be tried again.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from pathlib import Path
 from sqlite_utils import Database
 from sqlite_utils.migrations import Migrations
 
-from aurora_p2p.errors import StoreError
-from aurora_p2p.local.files import sync_folder
+from aurora_p2p.errors import DiskFullError, StoreError
+from aurora_p2p.local.files import disk_error, sync_folder
 
 _HINTS = {
     "database or disk is full": "free some disk space, then start again",
@@ -29,9 +32,11 @@ def store_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise StoreError(f"{path}: {error}", hint=_HINTS.get(str(error), "")) from error
+        full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        kind = DiskFullError if full else StoreError
+        raise kind(f"{path}: {error}", hint=_HINTS.get(str(error), "")) from error
     except OSError as error:
-        raise StoreError(f"{path}: {error.strerror}") from error
+        raise disk_error(f"{path}: {error.strerror}", error) from error
 
 
 def open_database(path: Path, migrations: Migrations, schema: int) -> Database:

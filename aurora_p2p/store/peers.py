@@ -5,19 +5,23 @@
     peers     signed peer records, by which it can dial without a bootstrap; a higher record seq replaces a lower one
     own seq   of its own peer record; only rises
 
-Every call is on disk when it returns (a few ms): a daemon calls through `trio.to_thread.run_sync`. Records are stored
+Every call is on disk when it returns (a few ms): a daemon calls through `trio.to_thread.run_sync`. On a full disk the
+floor, the charter and the peers are owed instead: `waits` says so, and the next call writes them first. Owing them is
+safe, for the daemon holds the same in memory; what a killed one owes it hears again from its host. Records are stored
 as they were signed; the caller has verified them (swarm/roster.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sqlite_utils import Database
 from sqlite_utils.migrations import Migrations
 
-from aurora_p2p.errors import StoreError
+from aurora_p2p.errors import DiskFullError, StoreError
+from aurora_p2p.local import faults
+from aurora_p2p.local.faults import reach
 from aurora_p2p.store.database import open_database, store_errors
 from aurora_p2p.types import Generation, PeerId, Seq, SwarmId
 from aurora_p2p.wire.codec import decode, encode
@@ -47,6 +51,10 @@ class SwarmMemory:
 
     def __init__(self, path: Path, db: Database) -> None:
         self._path, self._db = path, db
+        self._owed: dict[str, Callable[[], None]] = {}
+        """Writes that a full disk has kept waiting, by what they are about: a newer one replaces an older."""
+        self.waits = ""
+        """Why something is owed to the disk, one line; empty when nothing is."""
 
     @classmethod
     def open(cls, path: Path, swarm: SwarmId) -> SwarmMemory:
@@ -71,10 +79,8 @@ class SwarmMemory:
 
     def raise_floor(self, floor: Floor) -> None:
         """Generation and seq each only rise; a lower one changes nothing."""
-        with store_errors(self._path):
-            self._db.execute(
-                "UPDATE swarm SET generation = max(generation, ?), seq = max(seq, ?)", (floor.generation, floor.seq)
-            )
+        change = "UPDATE swarm SET generation = max(generation, ?), seq = max(seq, ?)"
+        self._write("floor", lambda: self._change(change, floor.generation, floor.seq))
 
     def charter(self) -> Charter | None:
         """Raises WireError when the row is torn."""
@@ -83,8 +89,7 @@ class SwarmMemory:
         return None if charter is None else decode(charter, Charter)
 
     def save_charter(self, charter: Charter) -> None:
-        with store_errors(self._path):
-            self._db.execute("UPDATE swarm SET charter = ?", (encode(charter),))
+        self._write("charter", lambda: self._change("UPDATE swarm SET charter = ?", encode(charter)))
 
     def next_record_seq(self) -> int:
         """A number for the node's own next peer record, on disk before it is used."""
@@ -94,9 +99,32 @@ class SwarmMemory:
 
     def remember(self, records: Iterable[Signed]) -> None:
         """Keep verified peer records; past MAX_REMEMBERED the one heard of longest ago goes."""
+        heard = list(records)
+        self._write("peers", lambda: self._remember_all(heard))
+
+    def _write(self, about: str, write: Callable[[], None]) -> None:
+        """Carry out what is owed, and this."""
+        self._owed[about] = write
+        try:
+            for each in list(self._owed):
+                self._owed[each]()
+                del self._owed[each]
+        except DiskFullError as error:
+            self.waits = str(error)
+        else:
+            self.waits = ""
+
+    def _change(self, statement: str, *values: object) -> None:
+        with store_errors(self._path):
+            faults.disk("write", self._path)
+            self._db.execute(statement, values)
+
+    def _remember_all(self, records: Iterable[Signed]) -> None:
         with store_errors(self._path), self._db.atomic():
+            faults.disk("write", self._path)
             for signed in records:
                 self._remember(signed, decode(signed.body, PeerRecord))
+                reach("memory.writing")
             self._db.execute(
                 "DELETE FROM peers WHERE heard NOT IN (SELECT heard FROM peers ORDER BY heard DESC LIMIT ?)",
                 (MAX_REMEMBERED,),

@@ -30,6 +30,7 @@ from aurora_p2p.swarm.link import Link
 from aurora_p2p.swarm.origin import watch_seconds
 from aurora_p2p.swarm.picker import bits, mask_of
 from aurora_p2p.swarm.roster import RosterView
+from aurora_p2p.swarm.standing import Standing, standing_of
 from aurora_p2p.swarm.strikes import Strikes
 from aurora_p2p.swarm.table import Table
 from aurora_p2p.swarm.uplink import Uplink
@@ -121,6 +122,25 @@ class Exchange:
         """The segments held of an artifact, as a bit set (0 when it is not known): for the status display."""
         holding = self._catalog.artifacts.get(artifact)
         return holding.fetch.have if holding else 0
+
+    def holders(self, artifact: ArtifactId) -> dict[PeerId, int]:
+        """How many of an artifact's segments each linked peer announced: for the status display."""
+        holding = self._catalog.artifacts.get(artifact)
+        return {peer: mask.bit_count() for peer, mask in holding.peers.held.items()} if holding else {}
+
+    def reach_of(self, artifact: ArtifactId) -> tuple[int, int]:
+        """(the segments held, as a bit set; how many there are as far as anybody told us): for the status display."""
+        holding = self._catalog.artifacts.get(artifact)
+        if holding is None:
+            return 0, 0
+        final, have = holding.manifest.final, holding.fetch.have
+        told = max((mask.bit_length() for mask in holding.peers.held.values()), default=0)
+        return have, final.segments if final else max(have.bit_length(), told)
+
+    def standings(self) -> dict[PeerId, Standing]:
+        """How each linked peer stands with us: for the status display."""
+        holdings = self._catalog.artifacts.values()
+        return {peer: standing_of(link, holdings, self._strikes.count(peer)) for peer, link in self._links.items()}
 
     # -- our own process
 

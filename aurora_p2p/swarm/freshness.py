@@ -73,6 +73,10 @@ class Trust:
         """Whether the host's word is young enough to take work on it."""
         return self.evidence is None and now - self._fresh_at <= HEAD_TTL_SECONDS
 
+    def head_age(self, now: float) -> float | None:
+        """Seconds since the challenge was sent that the newest HEAD answers; None before the first."""
+        return None if self._fresh_at == float("-inf") else now - self._fresh_at
+
     def adopt(self, charter: Charter) -> bool:
         """Take a charter; True when it is news.
 

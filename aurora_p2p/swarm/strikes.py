@@ -32,5 +32,9 @@ class Strikes:
         self._bans[peer] = (count + 1, now + seconds)
         return seconds
 
+    def count(self, peer: PeerId) -> int:
+        """Bans of this peer so far."""
+        return self._bans.get(peer, (0, 0.0))[0]
+
     def is_banned(self, peer: PeerId, now: float) -> bool:
         return self._bans.get(peer, (0, float("-inf")))[1] > now

@@ -13,11 +13,13 @@ from types import TracebackType
 from typing import TypeVar
 
 from aurora_p2p.errors import RefusedError, UnreachableError, WireError
+from aurora_p2p.local import faults
 from aurora_p2p.local.channel import Channel, connect_local
 from aurora_p2p.local.control import socket_path
 from aurora_p2p.types import Record, StateDigest, Step
 from aurora_p2p.wire.control import Noted, Sampling
 from aurora_p2p.wire.trainer import (
+    MAX_REWARD,
     AbortPublish,
     AskStatus,
     Attach,
@@ -30,6 +32,7 @@ from aurora_p2p.wire.trainer import (
     Published,
     Rollouts,
     StatusJson,
+    StepDone,
     SubmitPrompts,
     TakeRollouts,
     Waiting,
@@ -53,12 +56,18 @@ class SwarmClient:
     @classmethod
     def open(cls, home_or_socket: Path) -> SwarmClient:
         """Connect to a host by its home folder or its socket. Raises UnreachableError."""
+        faults.arm()
         path = socket_path(home_or_socket, SOCKET_NAME) if home_or_socket.is_dir() else home_or_socket
         try:
             channel: Channel[HostReply] = connect_local(path, HostReply, timeout=REPLY_SECONDS)  # type: ignore[arg-type]
         except UnreachableError as error:
             raise UnreachableError(str(error), hint="start the host first: aurora-host run") from error
         return cls(channel, path)
+
+    def reopen(self) -> None:
+        """Connect anew, to a host that has started again. Raises UnreachableError; the client can then be reopened."""
+        self._channel.close()
+        self._channel = SwarmClient.open(self._path)._channel
 
     def attach(self) -> Attached:
         """The newest complete publication."""
@@ -67,6 +76,7 @@ class SwarmClient:
     def submit(self, step: Step, prompts: Sequence[tuple[int, ...]], group: int, sampling: Sampling) -> None:
         """Give the prompts of one optimizer step to the swarm, each to be sampled `group` times."""
         self._ask(SubmitPrompts(step, tuple(prompts), group, sampling), Noted)
+        faults.reach("prompts.submitted")
 
     def rollouts(self, step: Step, on_wait: Callable[[Waiting], None] | None = None) -> Rollouts:
         """Every sample of a step, as soon as the last is admitted. on_wait is called after each poll in vain."""
@@ -74,10 +84,24 @@ class SwarmClient:
             self._send(TakeRollouts(step, POLL_SECONDS))
             reply = self._receive()
             if isinstance(reply, Rollouts):
+                faults.reach("rollouts.taken")
                 return reply
             waiting = _expect(reply, Waiting)
             if on_wait:
                 on_wait(waiting)
+
+    def step_done(
+        self,
+        step: Step,
+        reward: float,
+        *,
+        waited_seconds: float,
+        trained_seconds: float,
+        published_seconds: float,
+    ) -> None:
+        """Report a finished step for the host's status. reward: mean of the scored samples, NaN when there is none."""
+        known = reward if abs(reward) <= MAX_REWARD else None
+        self._ask(StepDone(step, known, waited_seconds, trained_seconds, published_seconds), Noted)
 
     def status(self) -> str:
         """The host's status as JSON."""
@@ -124,7 +148,7 @@ class SwarmClient:
         except (EOFError, TimeoutError) as error:
             raise self._gone(error) from error
         if isinstance(reply, Failed):
-            raise RefusedError(reply.detail, hint=reply.hint)
+            raise RefusedError(reply.detail, hint=reply.hint, retry_seconds=reply.retry_seconds)
         return reply
 
     def _gone(self, error: Exception) -> UnreachableError:

@@ -9,7 +9,9 @@ Version t is the weights entering step t, so the swarm's newest version is also 
 from whatever the host holds. A sample of step t may come from version t or t - 1; that is checked once more here, where
 it is consumed. Weights enter the swarm before the first prompt does: as what the host already holds, or as a snapshot.
 Masters are float32; nodes sample with their bf16 rounding, and the importance weight corrects for it (loss.py).
-Not covered: sharded (FSDP) training, optimizer state across restarts (Adam's moments begin at zero).
+A run survives its host (patience.py) and, with `RunOptions.save`, itself (save.py, which says what is lost). Without
+it a resumed run goes on with the weights it is given and Adam's moments at zero.
+Not covered: sharded (FSDP) training.
 """
 
 from __future__ import annotations
@@ -18,13 +20,16 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from aurora_p2p.engine.model import checkpoint_bits
 from aurora_p2p.errors import StaleError
+from aurora_p2p.local.faults import reach
 from aurora_p2p.train.batch import Packed, completion_logprobs, pack, reward_table
 from aurora_p2p.train.client import SwarmClient
 from aurora_p2p.train.loss import (
@@ -35,7 +40,9 @@ from aurora_p2p.train.loss import (
     token_weights,
     zero_variance,
 )
+from aurora_p2p.train.patience import insist
 from aurora_p2p.train.publish import Publication, Publisher
+from aurora_p2p.train.save import save_patiently
 from aurora_p2p.train.tasks import Task, Tokens, sampling_of
 from aurora_p2p.types import Step, Version
 from aurora_p2p.wire.manifest import ModelConfig
@@ -46,6 +53,7 @@ MAX_LAG = 1
 AHEAD = MAX_LAG + 1
 """Steps whose prompts the swarm has."""
 
+Out = TypeVar("Out")
 Scorer = Callable[[Sequence[tuple[Tokens, Tokens]]], Sequence[float | None]]
 """(prompt, completion) pairs -> rewards; RewardChild.score."""
 
@@ -97,7 +105,7 @@ class GrpoTrainer:
     def __init__(self, model: nn.Module, config: ModelConfig, options: TrainOptions = LEARN) -> None:
         """model: float32, of build_model(config). It is trained in place."""
         self.model, self.config, self.options = model.train(), config, options
-        self._optimizer = torch.optim.AdamW(
+        self.optimizer = torch.optim.AdamW(
             model.parameters(),
             lr=options.lr,
             betas=options.betas,
@@ -156,8 +164,8 @@ class GrpoTrainer:
 
     def _update(self) -> float:
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.options.max_grad_norm)
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
         return float(norm)
 
 
@@ -171,6 +179,10 @@ class RunOptions:
     """Of the prompts: step k draws the same ones in every run with this seed."""
     full: bool = False
     """Publish every version as a full snapshot: the baseline that deltas are compared with."""
+    save: Path | None = None
+    """File that keeps the trainer's state (save.py), written before the version is published; None: none."""
+    save_every: int = 1
+    """Versions from one save to the next."""
 
 
 class StepRecord(NamedTuple):
@@ -209,7 +221,7 @@ class AsyncRun:
         for number in range(first, end):
             step = Step(number)
             started = time.perf_counter()
-            rollouts = self.client.rollouts(step, on_wait)
+            rollouts = self._insist(partial(self.client.rollouts, step, on_wait), f"taking the rollouts of step {step}")
             waited = time.perf_counter() - started
             if number + AHEAD < end:
                 self._submit(Step(number + AHEAD))
@@ -221,9 +233,12 @@ class AsyncRun:
 
     def _enter(self, publisher: Publisher) -> Version:
         specs, bits = checkpoint_bits(self.trainer.model)
-        if publisher.adopt(specs, bits):
-            return self.client.attach().version
-        return publisher.publish(specs, bits, Version(self.client.attach().version + 1)).version
+        adopted = self._insist(partial(publisher.adopt, specs, bits), "attaching")
+        version = self._insist(self.client.attach, "attaching").version
+        return version if adopted else publisher.publish(specs, bits, Version(version + 1)).version
+
+    def _insist(self, work: Callable[[], Out], what: str) -> Out:
+        return insist(self.client, work, what)
 
     def prompts(self, step: Step) -> list[Tokens]:
         """The training prompts of a step."""
@@ -232,16 +247,22 @@ class AsyncRun:
 
     def _submit(self, step: Step) -> None:
         sampling = sampling_of(self.task, self.trainer.options.temperature)
-        self.client.submit(step, self.prompts(step), self.options.group, sampling)
+        submit = partial(self.client.submit, step, self.prompts(step), self.options.group, sampling)
+        self._insist(submit, f"submitting the prompts of step {step}")
 
     def _consume(self, step: Step, rollouts: Rollouts, publisher: Publisher, waited: float) -> StepRecord:
-        """Score, train and publish."""
+        """Score, train, save and publish."""
         lag = max_lag(step, rollouts.samples)
-        prompts = self.prompts(step)
+        prompts, started = self.prompts(step), time.perf_counter()
         rewards = self.score([(prompts[sample.prompt], sample.tokens) for sample in rollouts.samples])
         report = self.trainer.step(prompts, rollouts.samples, rewards)
+        trained, version = time.perf_counter(), Version(step + 1)
+        reach("step.trained")
+        if self.options.save is not None and version % self.options.save_every == 0:
+            save_patiently(self.options.save, self.trainer, version)
         specs, bits = checkpoint_bits(self.trainer.model)
-        publication = publisher.publish(specs, bits, Version(step + 1), full=self.options.full)
+        publication = publisher.publish(specs, bits, version, full=self.options.full)
+        self._report(step, report, waited, trained - started, time.perf_counter() - trained)
         return StepRecord(
             step,
             report,
@@ -252,6 +273,18 @@ class AsyncRun:
             generation_seconds=rollouts.seconds,
             wait_seconds=waited,
         )
+
+    def _report(self, step: Step, report: StepReport, waited: float, trained: float, published: float) -> None:
+        """Tell the host's screen."""
+        done = partial(
+            self.client.step_done,
+            step,
+            report.reward,
+            waited_seconds=waited,
+            trained_seconds=trained,
+            published_seconds=published,
+        )
+        self._insist(done, f"reporting step {step}")
 
 
 def max_lag(step: Step, samples: Sequence[Rollout]) -> int:

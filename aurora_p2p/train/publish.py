@@ -5,7 +5,9 @@
 
 Blocks are sent as they are encoded, so that segments leave the host while later tensors are still being compared.
 The host's head decides the base: a delta is made only when the host's newest digest is that of the bits kept here, so a
-restarted trainer or host never diffs against weights that nodes do not hold. The header's size bound precedes the
+restarted trainer or host never diffs against weights that nodes do not hold. A publication that the host's end, or its
+full disk, cuts off is begun anew when there is a host with room (patience.py); if it was only the answer that got lost,
+the host's head shows it. The header's size bound precedes the
 scan; a delta that outgrows it is aborted and published anew with the checkpoint's own size as bound.
 Sharded (FSDP) extraction is not covered.
 """
@@ -16,7 +18,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -25,10 +27,11 @@ import numpy as np
 from aurora_p2p.delta.digest import full_digest
 from aurora_p2p.delta.encode import DeltaEncoder, encode_delta, encode_snapshot
 from aurora_p2p.delta.tensors import Bits, layout_id
-from aurora_p2p.engine.model import read_checkpoint
-from aurora_p2p.errors import CheckpointError, ShapeError
+from aurora_p2p.errors import CheckpointError, RefusedError, ShapeError
 from aurora_p2p.local.cli import run_cli
+from aurora_p2p.local.faults import reach
 from aurora_p2p.train.client import SwarmClient
+from aurora_p2p.train.patience import insist
 from aurora_p2p.types import NO_BASE, ManifestHash, Seq, StateDigest, TensorSpec, Version
 from aurora_p2p.wire.manifest import ModelConfig, TensorEntry
 from aurora_p2p.wire.trainer import BeginPublish
@@ -38,6 +41,9 @@ MIN_BOUND = 64 << 10
 FRAMING_PER_TENSOR = 64
 """Bytes of block framing that a checkpoint of many tiny tensors may need beyond 1.1x its size."""
 
+MAX_DELTAS = 256
+"""Deltas onto one snapshot; then a version travels whole, so that hosts and nodes can let go of what lies before it. Up
+to there a newcomer fetches a few checkpoints' worth of deltas at worst."""
 PROGRESS_BYTES = 256 << 20
 
 EXPONENT_MASKS = {
@@ -53,7 +59,10 @@ EXPONENT_MASKS = {
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What one publish cost. changed: elements whose bits differ (a snapshot: all); seconds: scan to last byte sent."""
+    """What one publish cost. changed: elements whose bits differ (a snapshot: all); seconds: scan to last byte sent.
+
+    segments: 0 when the host completed it but was killed before it could say so.
+    """
 
     seq: Seq
     version: Version
@@ -76,6 +85,8 @@ class Publisher:
         self._base: Mapping[str, Bits] = {}
         self._digest = StateDigest(b"")
         self._last_delta = 0
+        self._unanswered: Publication | None = None
+        """Its last byte is sent, and the host has not answered."""
 
     def adopt(self, specs: Sequence[TensorSpec], bits: Mapping[str, Bits]) -> bool:
         """Make these weights the base if they are what the host published last; says whether they are."""
@@ -90,17 +101,46 @@ class Publisher:
     ) -> Publication:
         """Publish weights (sorted specs, flat bits) as `version`; full asks for a snapshot even where a delta would do.
 
-        Raises CheckpointError for weights that are not finite, RefusedError when the host refuses.
+        Waits while the host is away or its disk is full. Raises CheckpointError for weights that are not finite,
+        RefusedError when the host refuses.
         """
         refuse_non_finite(specs, bits)
-        head = self._client.attach()
-        if full or not self._base or head.digest != self._digest:
-            publication = self._snapshot(specs, bits, version)
-        else:
-            publication = self._delta(specs, bits, version, head.version)
+        self._unanswered = None
+        return insist(self._client, lambda: self._attempt(specs, bits, version, full), f"publishing version {version}")
+
+    def _attempt(
+        self, specs: Sequence[TensorSpec], bits: Mapping[str, Bits], version: Version, full: bool
+    ) -> Publication:
+        publication = self._arrived(version)
+        if publication is None:
+            try:
+                publication = self._publish_once(specs, bits, version, full)
+            except RefusedError:  # a host that was stopped goes on with an earlier attempt of ours
+                publication = self._arrived(version)
+                if publication is None:
+                    raise
+        if publication.kind == "delta":
             self._last_delta = publication.bytes
         self._base, self._digest = bits, publication.digest
         return publication
+
+    def _arrived(self, version: Version) -> Publication | None:
+        """What was sent before without an answer, if it is the host's head by now."""
+        sent = self._unanswered
+        if sent is None:
+            return None
+        head = self._client.attach()
+        if (head.version, head.digest) != (version, sent.digest):
+            return None
+        return replace(sent, seq=head.seq, manifest_hash=ManifestHash(head.manifest_hash))
+
+    def _publish_once(
+        self, specs: Sequence[TensorSpec], bits: Mapping[str, Bits], version: Version, full: bool
+    ) -> Publication:
+        head = self._client.attach()
+        if full or not self._base or head.digest != self._digest or head.deltas >= MAX_DELTAS:
+            return self._snapshot(specs, bits, version)
+        return self._delta(specs, bits, version, head.version)
 
     def _snapshot(self, specs: Sequence[TensorSpec], bits: Mapping[str, Bits], version: Version) -> Publication:
         begin = BeginPublish(
@@ -150,26 +190,35 @@ class Publisher:
         """Send blocks as they are encoded; None as soon as they outgrow the bound (the publication is then open)."""
         started, sent = time.perf_counter(), 0
         self._client.begin_publish(begin)
+        reach("publish.begun")
         for block in encoder:
             sent += len(block)
             if sent > begin.size_bound:
                 return None
             self._client.send_body(block)
+            reach("publish.sending")
             if self._on_sent:
                 self._on_sent(sent)
-        seconds = time.perf_counter() - started
-        published = self._client.end_publish(encoder.digest)
-        return Publication(
-            published.seq,
+        self._unanswered = Publication(
+            Seq(0),
             begin.version,
-            published.manifest_hash,
+            ManifestHash(b""),
             encoder.digest,
             begin.kind,
             sent,
-            published.segments,
+            0,
             encoder.changed,
             encoder.elements,
-            seconds,
+            time.perf_counter() - started,
+        )
+        reach("publish.ending")
+        published = self._client.end_publish(encoder.digest)
+        reach("publish.ended")
+        return replace(
+            self._unanswered,
+            seq=published.seq,
+            manifest_hash=published.manifest_hash,
+            segments=published.segments,
         )
 
 
@@ -199,6 +248,8 @@ def publish_folder(
 
     Raises CheckpointError when the host's run has gone past version 0 or began with other weights.
     """
+    from aurora_p2p.engine.model import read_checkpoint  # torch: a trainer that hands over arrays needs none
+
     config, specs, bits = read_checkpoint(folder)
     publisher = Publisher(client, config, on_sent)
     if publisher.adopt(specs, bits):

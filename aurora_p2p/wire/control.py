@@ -12,8 +12,10 @@ from aurora_p2p.wire.limits import (
     MAX_LEASE_SAMPLES,
     MAX_NEW_TOKENS,
     MAX_PROMPT_TOKENS,
+    MAX_SEGMENTS,
     U62,
     U63,
+    BaseVersionField,
     DigestField,
     EpochField,
     LeaseField,
@@ -57,6 +59,7 @@ class Reason(StrEnum):
     VERSION_UNKNOWN = "version_unknown"
     QUARANTINED = "quarantined"
     DRAINING = "draining"
+    PAUSED = "paused"
     # admission
     LEASE_UNKNOWN = "lease_unknown"
     LEASE_EXPIRED = "lease_expired"
@@ -76,6 +79,8 @@ class Reason(StrEnum):
     BAD_SIGNATURE = "bad_signature"
     MALFORMED = "malformed"
     TOO_LATE = "too_late"
+    # reports
+    TOO_OFTEN = "too_often"
 
 
 class Refusal(Record, frozen=True, tag="refusal"):
@@ -248,9 +253,27 @@ class CommitFailed(Record, frozen=True, tag="commit-failed"):
     detail: Text
 
 
+Segments = Annotated[int, Meta(ge=0, le=MAX_SEGMENTS)]
+
+
+class Progress(Record, frozen=True, tag="progress"):
+    """What a node does about newer weights; sent when it changes, at most once a second. For people: nothing is decided
+    by it. A version of -1 means none; total is 0 while the artifact's length is not known."""
+
+    fetching: BaseVersionField
+    have: Segments
+    total: Segments
+    staged: BaseVersionField
+    """The newest version decoded beside the live weights, or held."""
+    committed: BaseVersionField
+    """The version it serves."""
+    state: Text
+    """One line for a person."""
+
+
 class Noted(Record, frozen=True, tag="noted"):
     pass
 
 
-Request = Join | Challenge | RosterRequest | SignedLeaseRequest | Submit | Release | CommitFailed
+Request = Join | Challenge | RosterRequest | SignedLeaseRequest | Submit | Release | CommitFailed | Progress
 Reply = Welcome | HeadAnswer | RosterReply | Grant | Receipts | Released | Noted | Refusal

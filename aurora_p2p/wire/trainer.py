@@ -6,6 +6,7 @@
     AbortPublish                         ->  Noted
     SubmitPrompts                        ->  Noted
     TakeRollouts                         ->  Rollouts | Waiting      (answered within `wait_seconds`)
+    StepDone                             ->  Noted
     AskStatus                            ->  StatusJson
 
 One request at a time per connection; several connections may be open.
@@ -17,7 +18,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from aurora_p2p.types import Record
+from aurora_p2p.types import Record, Seq
 from aurora_p2p.wire.control import Finish, Noted, PromptTokens, Sampling, Token
 from aurora_p2p.wire.limits import (
     MAX_NEW_TOKENS,
@@ -38,19 +39,28 @@ from aurora_p2p.wire.limits import (
 )
 from aurora_p2p.wire.manifest import ModelConfig, TensorEntry
 
+MAX_REWARD = 1e12
+"""Larger ones are told as none."""
+
 
 class Attach(Record, frozen=True, tag="attach"):
     pass
 
 
 class Attached(Record, frozen=True, tag="attached"):
-    """The newest complete publication; version -1 and empty hashes when there is none."""
+    """The newest complete publication; version -1, seq 0 and empty hashes when there is none.
+
+    deltas: complete ones since the newest snapshot; the next publication should be a snapshot once they are many.
+    """
 
     swarm: SwarmField
     run: RunField
     version: BaseVersionField
     digest: Annotated[bytes, Meta(max_length=32)]
     segment_bytes: U62
+    seq: SeqField = Seq(0)
+    manifest_hash: Annotated[bytes, Meta(max_length=32)] = b""
+    deltas: U62 = 0
 
 
 class BeginPublish(Record, frozen=True, tag="begin"):
@@ -91,8 +101,11 @@ class Published(Record, frozen=True, tag="published"):
 
 
 class Failed(Record, frozen=True, tag="failed"):
+    """The request was not carried out. retry_seconds above 0: nothing is wrong with it, try again after that time."""
+
     detail: Text
     hint: Text = ""
+    retry_seconds: Seconds = 0.0
 
 
 class SubmitPrompts(Record, frozen=True, tag="submit-prompts"):
@@ -137,6 +150,20 @@ class Waiting(Record, frozen=True, tag="waiting"):
     why: Text
 
 
+class StepDone(Record, frozen=True, tag="step-done"):
+    """One optimizer step is trained and published; for the host's screen and status, nothing is decided by it.
+
+    reward: mean over the step's scored samples, None without any. Seconds: the trainer's own measure of waiting for
+    rollouts, training (scoring included) and publishing.
+    """
+
+    step: StepField
+    reward: Annotated[float, Meta(ge=-MAX_REWARD, le=MAX_REWARD)] | None
+    waited_seconds: Seconds
+    trained_seconds: Seconds
+    published_seconds: Seconds
+
+
 class AskStatus(Record, frozen=True, tag="ask-status"):
     pass
 
@@ -145,5 +172,7 @@ class StatusJson(Record, frozen=True, tag="status"):
     json: str
 
 
-TrainerRequest = Attach | BeginPublish | Body | EndPublish | AbortPublish | SubmitPrompts | TakeRollouts | AskStatus
+TrainerRequest = (
+    Attach | BeginPublish | Body | EndPublish | AbortPublish | SubmitPrompts | TakeRollouts | StepDone | AskStatus
+)
 HostReply = Attached | Published | Failed | Noted | Rollouts | Waiting | StatusJson

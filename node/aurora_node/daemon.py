@@ -1,12 +1,13 @@
 """`aurora-node join`: everything a node is made of, put together.
 
-    control host (libp2p)   link.py       joins, stays fresh, asks for leases, submits
-    bulk child (TLS)        net/drive.py  receives and re-serves segments
-    engine child            engine/       decodes, stages, commits, generates
-    weights.py, work.py                   which version, which lease
-    control socket                        status, caps
+    control host (libp2p)   link.py        joins, stays fresh, asks for leases, submits
+    bulk child (TLS)        net/drive.py   receives and re-serves segments
+    engine child            engines.py     decodes, stages, commits, generates
+    following.py, weights.py, work.py      whom to believe, which version, which lease
+    guest.py                               whether this machine works now
+    control socket, screen                 status, why, caps, pause, resume, quit
 
-    JOINING -> FOLLOWING -> (SIGTERM) DRAINING: leases handed back -> gone
+    JOINING -> FOLLOWING -> (SIGTERM, quit) DRAINING: leases handed back, results sent -> gone
 
 A child that dies is replaced and, for the engine, rebuilt from the store; its leases go back. Losing the host or the
 bootstrap stops nothing: the node finishes and serves what it has.
@@ -14,96 +15,60 @@ bootstrap stops nothing: the node finishes and serves what it has.
 
 from __future__ import annotations
 
-import os
 import signal
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trio
 
 from aurora_node.config import NodeConfig
-from aurora_node.link import HostLink, Place
+from aurora_node.engines import Engines, bulk_limits, device_of
+from aurora_node.following import Following
+from aurora_node.gpu import open_gpu
+from aurora_node.guest import Guest
+from aurora_node.limits import Room, too_large
+from aurora_node.link import HostLink
+from aurora_node.measure import Meter, total_ram
+from aurora_node.metrics import NODE_METRICS, NodeMeter
+from aurora_node.parts import Parts, open_parts
+from aurora_node.presence import Stance
+from aurora_node.reporting import keep_reporting, progress_of
+from aurora_node.screen import show_screen
 from aurora_node.status import snapshot
 from aurora_node.weights import Weights
+from aurora_node.why import why
 from aurora_node.work import LeaseWorker, WorkFigures
-from aurora_p2p.artifact.manifest import Manifest
-from aurora_p2p.artifact.store import ArtifactStore
-from aurora_p2p.crypto.identity import Identity
-from aurora_p2p.engine.client import open_engine
-from aurora_p2p.errors import CheckpointError, ChildError, StaleError, StoreError, UnreachableError, WireError
 from aurora_p2p.local.clock import boottime
-from aurora_p2p.local.config import make_home
-from aurora_p2p.local.control import serve_control, socket_path
-from aurora_p2p.local.files import write_durably
+from aurora_p2p.local.control import Handler, serve_control, socket_path
+from aurora_p2p.local.log import EventLog, log_path
+from aurora_p2p.local.metrics import serve_metrics
 from aurora_p2p.local.output import Output
-from aurora_p2p.net.addresses import advertised_bulk, check_cidrs, own_scope
-from aurora_p2p.net.drive import ExchangeDriver, Notice, open_exchange
+from aurora_p2p.net.drive import ExchangeDriver, open_exchange
 from aurora_p2p.net.host import ControlHost, open_control_host
-from aurora_p2p.store.peers import SwarmMemory
 from aurora_p2p.swarm import events as ev
 from aurora_p2p.swarm.freshness import Trust
-from aurora_p2p.swarm.roster import RosterView
 from aurora_p2p.types import ArtifactId
-from aurora_p2p.wire.codec import decode, encode
-from aurora_p2p.wire.control import CommitFailed
-from aurora_p2p.wire.names import head_topic
-from aurora_p2p.wire.signed import Signed, open_signed
 from aurora_p2p.wire.ticket import Ticket
-from aurora_p2p.wire.trust import Charter, Equivocation, Floor, Head, PeerRecord
 
-HOUSEKEEPING_SECONDS = 5.0
 DRAIN_SECONDS = 20.0
-MAX_RESTART_SECONDS = 60.0
-"""Longest pause between two starts of an engine that keeps dying."""
 LIVE_SECONDS = 0.5
-ENGINE_NICE = 5
-"""Compute yields to the control plane and to the owner's other programs."""
+SHOWN_EVENTS = 50
+"""Of the log, in a status: more than a screen has room for."""
+CAPS_LAST = "until the restart; up_kib_per_second and down_kib_per_second in node.toml are for good"
 
 
-def run_node(home: Path, config: NodeConfig, ticket: Ticket, *, as_json: bool) -> None:
-    """Join and work until SIGTERM or Ctrl-C. Raises AuroraError."""
-    trio.run(_main, home, config, ticket, Output(as_json=as_json))
+def run_node(home: Path, config: NodeConfig, ticket: Ticket, *, as_json: bool, plain: bool = False) -> None:
+    """Join and work until SIGTERM, Ctrl-C or `quit`. plain: no screen, also on a terminal. Raises AuroraError."""
+    with EventLog.open(log_path(home, "node")) as log:
+        output = Output(as_json=as_json, log=log)
+        with open_parts(home, config, ticket, output) as parts:
+            trio.run(_serve, parts, plain)
 
 
-async def _main(home: Path, config: NodeConfig, ticket: Ticket, output: Output) -> None:
-    check_cidrs(config.local)
-    identity = Identity.load_or_create(home / "node.key")
-    folder = make_home(home / "swarms" / ticket.swarm[-16:])
-    memory = SwarmMemory.open(folder / "memory.sqlite", ticket.swarm)
-    try:
-        with ArtifactStore(folder / "artifacts", int(config.quota_gib * 2**30)) as store:
-            await _serve(_Parts(home, folder, config, ticket, output, identity, memory, store))
-    finally:
-        memory.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    home: Path
-    folder: Path
-    config: NodeConfig
-    ticket: Ticket
-    output: Output
-    identity: Identity
-    memory: SwarmMemory
-    store: ArtifactStore
-
-    @property
-    def place(self) -> Place:
-        typed = (*self.config.bootstraps, *self.ticket.bootstraps)
-        local = (*self.config.local, *self.ticket.local, *own_scope(typed))
-        return Place(self.ticket, self.config.bootstraps, tuple(dict.fromkeys(local)))
-
-
-async def _serve(parts: _Parts) -> None:
+async def _serve(parts: Parts, plain: bool) -> None:
     config = parts.config
-    known, told = parts.memory.floor(), parts.ticket.floor
-    trust = Trust(parts.ticket.swarm, Floor(max(known.generation, told.generation), max(known.seq, told.seq)))
-    charter = parts.memory.charter()
-    if charter is not None:
-        trust.adopt(charter)
     async with (
         open_control_host(parts.identity, config.listen) as control,
         open_exchange(
@@ -116,41 +81,68 @@ async def _serve(parts: _Parts) -> None:
             down_rate=int(config.down_kib_per_second * 1024),
             local=parts.place.local,
             log=parts.home / "bulk.log",
+            limits=bulk_limits(config),
         ) as driver,
     ):
-        await _Node(parts, control, driver, trust).run()
+        await _Node(parts, control, driver, parts.trust()).run(plain=plain)
 
 
 class _Node:
     """The running daemon: owns the tasks, holds no rule of its own."""
 
-    def __init__(self, parts: _Parts, control: ControlHost, driver: ExchangeDriver, trust: Trust) -> None:
+    def __init__(self, parts: Parts, control: ControlHost, driver: ExchangeDriver, trust: Trust) -> None:
+        config, output = parts.config, parts.output
         self._parts, self._control, self._driver, self._trust = parts, control, driver, trust
+        self._caps = {"up_kib": config.up_kib_per_second, "down_kib": config.down_kib_per_second}
         self._link = HostLink(parts.identity, control, parts.place, parts.memory, trust)
-        self._link.on_roster = self._link.on_charter = self._trust_seen
-        self._link.on_equivocation = self._equivocated
-        self._weights = Weights(parts.store, self._accept, parts.config.audit_every)
         self._figures = WorkFigures()
-        self._worker = LeaseWorker(parts.identity, parts.config, self._link, self._weights, self._figures)
-        self._news = trio.Event()
-        self._told_charter: Charter | None = None
-        self._told_roster: RosterView | None = None
-        self._hinted = trio.Event()
-        self._restarts = 0
-        self._recovered: set[ArtifactId] = set()
+        self._gpu = open_gpu(device_of(config.device)) if device_of(config.device) != "cpu" else None
+        self._weights = Weights(parts.store, self._accept, config.audit_every, self._room(), output.note)
+        self._worker = LeaseWorker(parts.identity, config, self._link, self._weights, self._figures, output.note)
+        self._engines = Engines(config, parts.home, self._weights, self._worker, self._link, output)
+        gpu_total = (self._gpu.memory() or (None, None))[0] if self._gpu else None
+        self._following = Following(
+            parts,
+            control,
+            driver,
+            self._link,
+            self._weights,
+            lambda manifest: too_large(
+                manifest.header, config, device_of(config.device), total_ram=total_ram(), gpu_total=gpu_total
+            ),
+        )
+        self._following.on_contradicted = self._worker.stand_still
+        meter = Meter(parts.folder, self._gpu if config.pause_when_gpu_busy else None)
+        self._guest = Guest(parts.home, parts.policy, meter.measure, output)
+        self._meter = NodeMeter(parts.store.root)
+        self._stopping, self._stance_told = trio.Event(), trio.Event()
+        self._stop_now = False
 
-    async def run(self) -> None:
-        """Join, then until SIGTERM or SIGINT."""
+    def _room(self) -> Room:
+        config = self._parts.config
+        return Room(
+            folder=self._parts.folder,
+            floor=self._parts.policy.min_free_disk,
+            engine=config.engine,
+            device=device_of(config.device),
+            engine_bytes=lambda: self._engines.memory,
+        )
+
+    async def run(self, *, plain: bool) -> None:
+        """Join, then until SIGTERM, SIGINT or `quit`."""
         output = self._parts.output
-        record = self._record()
+        record = self._parts.record(self._control.addresses(), self._driver.port)
+        commands = self._commands()
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._stop_on_signal, signals, nursery.cancel_scope)
+                nursery.start_soon(self._listen_for_signals, signals)
+                nursery.start_soon(self._stop, nursery.cancel_scope)
+                await nursery.start(serve_control, socket_path(self._parts.home, "control"), commands)
+                nursery.start_soon(self._meter.lag.run)
                 await nursery.start(
-                    serve_control,
-                    socket_path(self._parts.home, "control"),
-                    {"status": self._ask_status, "caps": self._caps},
+                    serve_metrics, self._parts.config.metrics_listen, NODE_METRICS, self._ask_status, output
                 )
+                self._follow_stance()
                 await self._link.join(record)
                 output.event(
                     "joined",
@@ -159,227 +151,119 @@ class _Node:
                     swarm=self._parts.ticket.swarm,
                     host=self._link.host,
                 )
-                await self._tell_exchange()
-                await self._restore()
-                nursery.start_soon(self._follow_trust)
-                self._weights.on_unusable = lambda manifest, why: nursery.start_soon(self._recover, manifest, why)
+                await self._following.begin()
+                nursery.start_soon(self._following.run)
                 nursery.start_soon(self._link.stay_fresh, record)
-                nursery.start_soon(self._listen_for_hints)
-                nursery.start_soon(self._refresh_on_hint)
-                nursery.start_soon(self._watch_notices)
-                nursery.start_soon(self._keep_house)
-                nursery.start_soon(self._show)
-                await self._work()
+                nursery.start_soon(self._worker.submissions.run)
+                nursery.start_soon(self._guest.run)
+                nursery.start_soon(self._keep_caps)
+                nursery.start_soon(keep_reporting, self._progress, self._link.report)
+                nursery.start_soon(self._tell_versions)
+                nursery.start_soon(partial(show_screen, commands, output, plain=plain))
+                await self._engines.run()
+                await self._worker.submissions.wait_until_sent()
                 nursery.cancel_scope.cancel()
 
-    async def _stop_on_signal(self, signals: Any, everything: trio.CancelScope) -> None:
+    # ---- stopping
+
+    async def _listen_for_signals(self, signals: AsyncIterator[int]) -> None:
         async for _ in signals:
-            break
+            self._stop_now = self._stopping.is_set()
+            self._stopping.set()
+
+    async def _stop(self, everything: trio.CancelScope) -> None:
+        await self._stopping.wait()
         self._parts.output.event("draining", "stopping: handing leases back")
         self._worker.drain()
-        if self._link.host is not None:  # else there is nobody to hand anything back to
-            await trio.sleep(DRAIN_SECONDS)
+        self._engines.stop()
+        give_up = boottime() + DRAIN_SECONDS
+        # Without a host there is nobody to hand anything back to; a second signal or `quit` waits for nothing.
+        while self._link.host is not None and not self._stop_now and boottime() < give_up:
+            self._stopping = trio.Event()
+            with trio.move_on_after(give_up - boottime()):
+                await self._stopping.wait()
+                self._stop_now = True
         everything.cancel()
 
-    def _record(self) -> PeerRecord:
-        config = self._parts.config
-        return PeerRecord(
-            swarm=self._parts.ticket.swarm,
-            peer=self._parts.identity.peer,
-            seq=self._parts.memory.next_record_seq(),
-            control=tuple(address.rpartition("/p2p/")[0] for address in self._control.addresses())[:16],
-            bulk=advertised_bulk(config.advertise, self._control.addresses(), self._driver.port),
-            up_kbps=int(config.up_kib_per_second * 8.192),
-        )
+    # ---- what the owner's rules mean
 
-    # ---- trust and roster
+    def _follow_stance(self) -> None:
+        self._guest.follow(self._worker.stand)
+        self._guest.follow(self._engines.stand)
+        self._guest.follow(self._carry_out)
 
-    def _trust_seen(self, _roster: RosterView | None = None) -> None:
-        """The charter or the roster changed."""
-        self._worker.stand_still(self._evidence.exists())
-        self._news.set()
+    def _carry_out(self, stance: Stance) -> None:
+        self._driver.hold_fetching(not stance.fetching)
+        self._stance_told.set()
 
-    async def _follow_trust(self) -> None:
-        """Give the exchange each charter and roster."""
+    async def _keep_caps(self) -> None:
+        """The owner's caps, or those for a pause while there is one."""
         while True:
-            self._news = trio.Event()
-            await self._tell_exchange()
-            await self._news.wait()
+            self._stance_told = trio.Event()
+            await self._driver.change_caps(**self._caps_now())
+            await self._stance_told.wait()
 
-    async def _tell_exchange(self) -> None:
-        trust = self._trust
-        if trust.charter is not None and trust.charter is not self._told_charter:
-            self._told_charter = trust.charter
-            await self._driver.feed(ev.TrustChanged(trust.publish, trust.hosts, trust.floor.generation))
-        if trust.roster is not None and trust.roster is not self._told_roster:
-            self._told_roster = trust.roster
-            await self._driver.feed(ev.RosterChanged(trust.roster))
+    def _caps_now(self) -> dict[str, float]:
+        config, working = self._parts.config, self._guest.stance.working
+        paused = {"up_kib": config.paused_up_kib_per_second, "down_kib": config.paused_down_kib_per_second}
+        return {name: rate if working else paused[name] or rate for name, rate in self._caps.items()}
 
-    @property
-    def _evidence(self) -> Path:
-        """Where proof against the publisher of this generation is kept: a restarted node stands still as well."""
-        return self._parts.folder / f"equivocation-{self._trust.floor.generation}.bin"
-
-    def _equivocated(self, evidence: Equivocation) -> None:
-        write_durably(self._evidence, encode(evidence))
-        self._worker.stand_still(True)
-        text = "the publisher signed two artifacts with one number: taking no work until its keys are renewed"
-        self._parts.output.event("equivocation", text, evidence=str(self._evidence))
-
-    async def _listen_for_hints(self) -> None:
-        async with self._control.subscribe(head_topic(self._parts.ticket.swarm), self._is_hint) as messages:
-            async for _ in messages:
-                self._hinted.set()
-
-    def _is_hint(self, _signer: object, payload: bytes) -> bool:
-        """Whether a gossiped HEAD is the publisher's; only such are passed on."""
-        try:
-            open_signed(decode(payload, Signed, limit=16_384), Head, {self._trust.publish})
-        except WireError:
-            return False
-        return True
-
-    async def _refresh_on_hint(self) -> None:
-        while True:
-            await self._hinted.wait()
-            self._hinted = trio.Event()
-            try:
-                await self._link.challenge()
-            except (UnreachableError, StaleError, WireError) as error:
-                self._parts.output.event("stale", f"no fresh HEAD: {error}")
-
-    # ---- artifacts
-
-    async def _restore(self) -> None:
-        found = await trio.to_thread.run_sync(lambda: self._parts.store.load(now=boottime()))
-        for manifest, have in found:
-            if manifest.publisher != self._trust.publish:
-                self._parts.store.retire(manifest.artifact)
-                continue
-            await self._driver.feed(ev.Restored(manifest, have))
-            self._weights.restored(manifest, complete=self._parts.store.is_complete(manifest.artifact))
-            self._link.run = manifest.header.run
+    # ---- what others see
 
     async def _accept(self, artifact: ArtifactId) -> None:
         await self._driver.feed(ev.Accept(artifact))
 
-    async def _watch_notices(self) -> None:
-        async for notice in self._driver.notices:
-            await self._notice(notice)
+    def _progress(self) -> Any:
+        return progress_of(self._weights, self._figures, self._driver)
 
-    async def _notice(self, notice: Notice) -> None:
-        output = self._parts.output
-        match notice:
-            case ev.Announced(manifest):
-                await self._announced(manifest)
-            case ev.Completed(artifact):
-                await self._weights.completed(artifact)
-            case ev.AbortSeen(artifact) | ev.Contradicted(artifact):
-                self._weights.forget(artifact)
-            case ev.Banned(peer, seconds, reason):
-                output.event("banned", f"banned {peer} for {seconds:.0f} s: {reason}", peer=peer, reason=reason)
-            case ev.Equivocated(evidence):
-                self._equivocated(evidence)
-
-    async def _announced(self, manifest: Manifest) -> None:
-        size = manifest.header.size_bound
-        if size > self._parts.config.max_model_gib * 2**30:
-            cap = f"{self._parts.config.max_model_gib:g} GiB (max_model_gib in node.toml)"
-            self._weights.problem = f"version {manifest.header.version} may take {size:,} bytes, more than {cap}"
-            self._parts.output.event("declined", self._weights.problem)
-            await self._driver.feed(ev.Decline(manifest.artifact))
-            return
-        self._link.run = manifest.header.run
-        await self._weights.announced(manifest)
-
-    async def _recover(self, manifest: Manifest, why: str) -> None:
-        """An artifact could not be staged: tell the host, then, once, blame the disk and after it the engine.
-
-        Segments that rotted on disk are fetched again; if all are right, the engine is rebuilt from the store. An
-        artifact that fails a second time is left aside: a later snapshot takes its place.
-        """
-        await self._link.commit_failed(CommitFailed(manifest.header.version, why[:500]))
-        if manifest.artifact in self._recovered:
-            return
-        self._recovered.add(manifest.artifact)
-        good = await trio.to_thread.run_sync(self._parts.store.verify, manifest.artifact)
-        await self._driver.feed(ev.Retire(manifest.artifact))
-        await self._driver.feed(ev.Restored(manifest, good))
-        complete = self._parts.store.is_complete(manifest.artifact)
-        self._weights.restored(manifest, complete=complete)
-        if complete:
-            self._weights.rebase()
-
-    async def _keep_house(self) -> None:
-        while True:
-            await trio.sleep(HOUSEKEEPING_SECONDS)
-            for artifact in await trio.to_thread.run_sync(lambda: self._parts.store.prune(now=boottime())):
-                self._weights.forget(artifact)
-                await self._driver.feed(ev.Retire(artifact))
-
-    # ---- the engine and its work
-
-    async def _work(self) -> None:
-        """Run engines until drained: one that dies, or holds wrong weights, is followed by a fresh one."""
-        pause = 1.0
-        while not self._worker.drained:
-            started = boottime()
-            try:
-                await self._one_engine()
-            except* (ChildError, CheckpointError, StoreError) as group:
-                self._restarts += 1
-                detail = "; ".join(str(error) for error in group.exceptions)
-                self._parts.output.event("engine-lost", f"the engine is restarted: {detail}", detail=detail)
-                held = self._weights.held
-                if held is not None:
-                    await self._link.commit_failed(CommitFailed(held.version, detail[:500]))
-            pause = 1.0 if boottime() - started > MAX_RESTART_SECONDS else min(2 * pause, MAX_RESTART_SECONDS)
-            if not self._worker.drained:
-                await trio.sleep(pause)
-
-    async def _one_engine(self) -> None:
-        config = self._parts.config
-        async with open_engine(
-            engine=config.engine,
-            device=_device(config.device),
-            threads=config.threads or max((os.cpu_count() or 2) - 1, 1),
-            max_batch=config.max_batch,
-            nice=ENGINE_NICE,
-            log=self._parts.home / "engine.log",
-        ) as engine:
-            self._weights.attach(engine)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._weights.run, engine)
-                await self._worker.run(engine)
-                nursery.cancel_scope.cancel()
-
-    # ---- what others see
-
-    async def _show(self) -> None:
+    async def _tell_versions(self) -> None:
         last = self._weights.held
-        with self._parts.output.live() as show:
-            while True:
-                await trio.sleep(LIVE_SECONDS)
-                held, figures = self._weights.held, self._figures
-                if held != last and held is not None:
-                    last = held
-                    self._parts.output.event("version", f"serving version {held.version}", version=held.version)
-                show(f"{figures.state}  step {figures.lease_step}", figures.lease_done, figures.lease_size)
+        while True:
+            await trio.sleep(LIVE_SECONDS)
+            held = self._weights.held
+            if held != last and held is not None:
+                last = held
+                self._parts.output.event("version", f"serving version {held.version}", version=held.version)
 
-    async def _ask_status(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        fresh = self._trust.is_fresh(boottime())
-        return snapshot(self._parts.identity.peer, self._link, self._weights, self._figures, self._driver) | {
-            "fresh": fresh,
-            "engine_restarts": self._restarts,
-            "equivocation": self._evidence.exists(),
+    # ---- control commands
+
+    def _commands(self) -> dict[str, Handler]:
+        return {
+            "status": self._ask_status,
+            "why": self._ask_why,
+            "caps": self._change_caps,
+            "pause": self._guest.pause,
+            "resume": self._guest.resume,
+            "quit": self._quit,
         }
 
-    async def _caps(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        return await self._driver.change_caps(request.get("up_kib"), request.get("down_kib"))
+    async def _ask_status(self, _request: object = None) -> Mapping[str, Any]:
+        return {
+            **snapshot(self._parts.identity.peer, self._link, self._weights, self._figures, self._driver),
+            "fresh": self._trust.is_fresh(boottime()),
+            "presence": self._guest.stance.status(),
+            "engine": self._parts.config.engine,
+            "engine_pid": self._engines.pid,
+            "engine_bytes": self._engines.memory,
+            "engine_restarts": self._engines.restarts,
+            "equivocation": self._following.contradicted,
+            "draining": self._worker.drained,
+            "log": self._parts.output.tail(SHOWN_EVENTS),
+            **self._meter.status(self._parts.store.reserved_bytes, self._parts.store.quota_bytes),
+        }
 
+    async def _ask_why(self, _request: object = None) -> Mapping[str, Any]:
+        return {"why": why(await self._ask_status())}
 
-def _device(wanted: str) -> str:
-    """ "auto" becomes cuda where an NVIDIA driver is loaded; torch is not imported here."""
-    if wanted != "auto":
-        return wanted
-    return "cuda" if Path("/proc/driver/nvidia/version").exists() else "cpu"
+    async def _change_caps(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        asked = {name: request[name] for name in self._caps if request.get(name) is not None}
+        answer = await self._driver.change_caps(**asked)  # refuses what is no rate
+        self._caps.update(asked)
+        await self._driver.change_caps(**self._caps_now())
+        return {**answer, "lasts": CAPS_LAST}
+
+    async def _quit(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Drain as SIGTERM does; asked a second time, or with "now", end at once."""
+        self._stop_now = bool(request.get("now")) or self._stopping.is_set()
+        self._stopping.set()
+        return {"draining": True, "text": "draining: what is not finished is handed back"}

@@ -40,6 +40,8 @@ from aurora_p2p.wire.control import (
     HeadAnswer,
     Join,
     Lease,
+    Noted,
+    Progress,
     Reason,
     Receipts,
     Refusal,
@@ -63,6 +65,8 @@ REFRESH_SECONDS = 40.0
 NEWS_SECONDS = 2.0
 """Between questions for a newer roster while hints are missing."""
 MAX_RETRY_SECONDS = 15.0
+MAX_TOLD = 6
+"""Failed attempts named to a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,11 @@ class HostLink:
     def host(self) -> PeerId | None:
         """The host that answered last."""
         return self._host
+
+    @property
+    def tried(self) -> list[str]:
+        """Where the last search for a host failed, and why: at most a few lines."""
+        return [clean(f"{where}: {why}") for where, why in list(self._tried.items())[:MAX_TOLD]]
 
     # ---- finding and joining
 
@@ -184,7 +193,7 @@ class HostLink:
             return UnreachableError(
                 "there is nowhere to look for this swarm", hint="use the host's ticket, or add --bootstrap ADDR"
             )
-        attempts = "; ".join(f"{where}: {why}" for where, why in list(self._tried.items())[:6])
+        attempts = "; ".join(f"{where}: {why}" for where, why in list(self._tried.items())[:MAX_TOLD])
         return UnreachableError(
             f"no host of {self._place.ticket.swarm} answered ({attempts})",
             hint="check that `aurora-host run` is up and its address can be reached from here",
@@ -285,6 +294,12 @@ class HostLink:
         """Tell the host that this node re-bases; best effort."""
         with suppress(AuroraError):
             await self._ask_host(RESULT_PROTOCOL, failure, ANSWER_SECONDS)
+
+    async def report(self, progress: Progress) -> bool:
+        """Tell the host what this node fetches and serves; whether it took it. Best effort."""
+        with suppress(AuroraError):
+            return isinstance(await self._ask_host(RESULT_PROTOCOL, progress, ANSWER_SECONDS), Noted)
+        return False
 
     async def _ask_host(self, protocol: str, message: Record, seconds: float) -> Reply:
         if self._host is None:

@@ -21,6 +21,7 @@ from aurora_p2p.artifact.store import ArtifactStore
 from aurora_p2p.engine.client import EngineClient
 from aurora_p2p.errors import CheckpointError, DigestMismatch, StoreError, WireError
 from aurora_p2p.local.clock import boottime
+from aurora_p2p.local.faults import reach
 from aurora_p2p.types import ArtifactId, StateDigest, Version
 from aurora_p2p.wire.engine import Done
 
@@ -67,10 +68,21 @@ class Weights:
 
     accept: called with an artifact once disk is reserved for it (the exchange starts fetching).
     audit_every: full digest audit at every so many commits; a load is always audited.
+    lacking: asked in a thread before that: why an artifact has no place now, "" when it has. note: Output.note.
     """
 
-    def __init__(self, store: ArtifactStore, accept: Callable[[ArtifactId], Awaitable[None]], audit_every: int) -> None:
+    def __init__(
+        self,
+        store: ArtifactStore,
+        accept: Callable[[ArtifactId], Awaitable[None]],
+        audit_every: int,
+        lacking: Callable[[Manifest], str] = lambda manifest: "",
+        note: Callable[..., None] = lambda name, **fields: None,
+    ) -> None:
         self._store, self._accept, self._audit_every = store, accept, audit_every
+        self._lacking, self._note = lacking, note
+        self._without_room: dict[ArtifactId, str] = {}
+        self._accepting = trio.Lock()
         self._engine: EngineClient | None = None
         self._known: dict[ArtifactId, _Known] = {}
         self._staged: list[Checkpoint] = []
@@ -79,9 +91,11 @@ class Weights:
         self._last_token: float | None = None
         self._idle_since: float | None = None
         self.held: Checkpoint | None = None
+        self.held_since = boottime()
+        """When `held` became what it is."""
         self.audited = Version(-1)
         self.figures = WeightFigures()
-        self.problem = ""
+        self._problem = ""
         self.on_unusable: Callable[[Manifest, str], None] = lambda manifest, why: None
         """Told of an artifact that could not be staged; it is set aside until `restored` brings it back."""
         self._rebase = False
@@ -90,6 +104,19 @@ class Weights:
         """The engine's own weights are in doubt: end `run`, so that a fresh engine is loaded from the store."""
         self._rebase = True
         self._wake.set()
+
+    @property
+    def problem(self) -> str:
+        """What stands in the way of newer weights; "" when nothing does."""
+        return self._problem or next(iter(self._without_room.values()), "")
+
+    @problem.setter
+    def problem(self, text: str) -> None:
+        self._problem = text
+
+    def detach(self) -> None:
+        """The engine is gone to free its memory: nothing is held, what is fetched stays on disk for the next."""
+        self._engine, self.held, self._staged = None, None, []
 
     def attach(self, engine: EngineClient) -> None:
         """A new, empty engine: it is loaded from the store again."""
@@ -102,7 +129,7 @@ class Weights:
     async def announced(self, manifest: Manifest) -> None:
         """A new header of the publisher: fetch it if it is on the way to the newest version."""
         self._known.setdefault(manifest.artifact, _Known(manifest, boottime()))
-        await self._accept_wanted()
+        await self.accept_wanted()
 
     async def completed(self, artifact: ArtifactId) -> None:
         """All its segments and its final page are in the store."""
@@ -112,7 +139,7 @@ class Weights:
         if not known.complete:
             known.complete = True
             self.figures.transfer_seconds += boottime() - known.heard
-        await self._accept_wanted()
+        await self.accept_wanted()
         self._wake.set()
 
     def restored(self, manifest: Manifest, *, complete: bool) -> None:
@@ -123,19 +150,72 @@ class Weights:
     def forget(self, artifact: ArtifactId) -> None:
         """Aborted, contradicted or retired."""
         self._known.pop(artifact, None)
+        self._without_room.pop(artifact, None)
 
-    async def _accept_wanted(self) -> None:
-        for step in self._route():
-            known = self._known[step.artifact]
-            if known.accepted:
-                continue
-            try:
-                await trio.to_thread.run_sync(self._store.create, known.manifest.signed_header)
-            except StoreError as error:
-                self.problem = f"{error}; {error.hint}" if error.hint else str(error)
-                continue
-            known.accepted = True
-            await self._accept(step.artifact)
+    def passed_by(self) -> list[ArtifactId]:
+        """What was heard of, never fetched, and left behind: forget it, or a run's every snapshot is remembered.
+
+        The newest snapshot stays: with it and the deltas in the store an engine starts anew.
+        """
+        snapshots = [known for known in self._known.values() if known.manifest.header.kind == "snapshot"]
+        base = max(snapshots, key=lambda known: known.manifest.header.seq, default=None)
+        held = self.held.version if self.held else Version(-1)
+        return [
+            artifact
+            for artifact, known in self._known.items()
+            if not known.accepted and known is not base and known.manifest.header.version <= held
+        ]
+
+    def outdated(self) -> list[ArtifactId]:
+        """Artifacts in flight that lead no further than what is held; forgotten here, to be dropped by the caller.
+
+        Nobody may have the rest of them any more, and the exchange fetches only so many at a time: a node that was
+        away again and again would end up waiting for nothing but those.
+        """
+        held = self.held.version if self.held else Version(-1)
+        late = [
+            artifact
+            for artifact, known in self._known.items()
+            if known.accepted and not known.complete and known.manifest.header.version <= held
+        ]
+        for artifact in late:
+            self.forget(artifact)
+        return late
+
+    async def accept_wanted(self) -> None:
+        """Accept what is on the way to the newest version and has room; call again when there may be more room."""
+        async with self._accepting:  # two callers must not accept the same artifact
+            wanted = {step.artifact: self._known[step.artifact] for step in self._route()}
+            self._without_room = {one: why for one, why in self._without_room.items() if one in wanted}
+            for known in wanted.values():
+                if not known.accepted:
+                    await self._accept_one(known)
+
+    async def _accept_one(self, known: _Known) -> None:
+        artifact = known.manifest.artifact
+        why = await trio.to_thread.run_sync(self._make_room, known.manifest)
+        if artifact not in self._known:  # forgotten meanwhile
+            await trio.to_thread.run_sync(self._store.retire, artifact)
+            return
+        if why:
+            if self._without_room.get(artifact) is None:
+                self._note("no-room", version=known.manifest.header.version, why=why)
+            self._without_room[artifact] = why
+            return
+        self._without_room.pop(artifact, None)
+        known.accepted = True
+        await self._accept(artifact)
+
+    def _make_room(self, manifest: Manifest) -> str:
+        """Reserve disk for an artifact, or say why there is none. Runs in a thread."""
+        why = self._lacking(manifest)
+        if why:
+            return why
+        try:
+            self._store.create(manifest.signed_header)
+        except StoreError as error:
+            return f"{error}; {error.hint}" if error.hint else str(error)
+        return ""
 
     def _route(self) -> tuple[Candidate, ...]:
         tail = self._staged[-1] if self._staged else self.held
@@ -167,6 +247,7 @@ class Weights:
         if final is None:
             raise CheckpointError(f"artifact {manifest.artifact.hex()[:16]} is complete without a final page")
         self._store.pin(manifest.artifact)
+        reach("weights.staging")
         try:
             body = self._store.body_path(manifest.artifact)
             if self.held is None:
@@ -174,6 +255,7 @@ class Weights:
                 self._committed(known.reaches, done)
             else:
                 done = await engine.stage(manifest.header, body, final.digest)
+                reach("weights.staged")
                 self._staged.append(known.reaches)
             self.figures.stage_seconds += done.seconds
         except (CheckpointError, WireError, StoreError) as error:
@@ -198,6 +280,12 @@ class Weights:
         tail = self._staged[-1] if self._staged else self.held
         return tail.version if tail else Version(-1)
 
+    @property
+    def fetching(self) -> Manifest | None:
+        """The artifact in flight that is needed first; None when nothing is missing."""
+        known = (self._known[step.artifact] for step in self._route())
+        return next((one.manifest for one in known if one.accepted and not one.complete), None)
+
     async def commit_ready(self) -> Checkpoint | None:
         """Commit what is staged, if anything; returns what the engine now serves. Call between leases only.
 
@@ -207,7 +295,9 @@ class Weights:
             target = self._staged[-1]
             audit = self.figures.commits % self._audit_every == 0
             try:
+                reach("weights.committing")
                 done = await self._engine.commit(target.version, audit=audit)
+                reach("weights.committed")
             except DigestMismatch:
                 self.figures.audit_mismatches += 1
                 raise
@@ -222,7 +312,8 @@ class Weights:
             self.figures.audit_mismatches += 1
             raise DigestMismatch(f"the engine holds other weights than version {checkpoint.version} names")
         self._count_waiting()
-        self.held = checkpoint
+        self.held, self.held_since = checkpoint, boottime()
+        self._note("committed", version=checkpoint.version, seconds=round(done.seconds, 4), audited=done.audited)
         self.figures.changed_elements += done.changed
         if done.audited:
             self.figures.audits += 1

@@ -1,23 +1,29 @@
-"""The lease loop of a node: commit, ask, generate, sign, submit.
+"""The lease loop of a node: commit, ask, generate, sign.
 
-    COMMIT --> ASK --grant--> GENERATE --> SUBMIT (beside the next lease) --> COMMIT ...
-                \\--refusal--> wait for newer weights or the time the host named
+    COMMIT --> ASK --grant--> GENERATE, each finished sample to submitting.py --> COMMIT ...
+       |        \\--refusal--> wait for newer weights or the time the host named
+       \\--paused, or no trust in the publisher--> wait for either to end; newer weights are committed meanwhile
 
 Invariants: one lease at a time is generated; a lease's deadline counts from before the request was sent; work on an
-expired lease is aborted at once; every finished sample is signed and sent as soon as it exists, so a node that dies
-loses only what it had not sent; a lease is worked on only with a fresh HEAD.
+expired lease is aborted at once; every finished sample is signed and queued as soon as it exists; a lease is worked on
+only with a fresh HEAD. A drain, a pause and an engine that is wanted back end every wait but that for an answer.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
 import trio
 
 from aurora_node.config import NodeConfig
 from aurora_node.link import HostLink
+from aurora_node.presence import Stance
+from aurora_node.recent import RecentTokens
+from aurora_node.submitting import Finished, Submissions
 from aurora_node.weights import Weights
 from aurora_p2p.artifact.chain import Checkpoint
 from aurora_p2p.crypto.identity import Identity
@@ -25,17 +31,17 @@ from aurora_p2p.engine.client import EngineClient
 from aurora_p2p.errors import AuroraError, StaleError, UnreachableError, WireError
 from aurora_p2p.lease.share import updated_rate
 from aurora_p2p.local.clock import boottime
+from aurora_p2p.local.faults import reach
+from aurora_p2p.local.output import clean
 from aurora_p2p.types import StateDigest, Version
 from aurora_p2p.wire.control import (
     Lease,
     LeaseRequest,
     Reason,
-    Receipts,
     Refusal,
     Release,
     SampleResult,
     SignedLeaseRequest,
-    Submit,
 )
 from aurora_p2p.wire.engine import Generated, Samples
 from aurora_p2p.wire.limits import MAX_LEASE_SAMPLES
@@ -43,11 +49,6 @@ from aurora_p2p.wire.signed import Signed, seal
 
 ASK_SECONDS = 15.0
 """Answer to a lease request: the host waits up to 2 s for work to appear, the rest is the network."""
-SUBMIT_SECONDS = 20.0
-SUBMIT_BATCH = 64
-"""Results in one Submit (its wire limit)."""
-UNSENT_BATCHES = 64
-"""Generated batches that wait for the network before generating pauses: minutes of work."""
 RETRY_SECONDS = 1.0
 WAIT_SECONDS = 5.0
 """Longest time between two lease requests of an idle node."""
@@ -70,74 +71,122 @@ class WorkFigures:
     lease_step: int = -1
     lease_done: int = 0
     lease_size: int = 0
+    lease_ends: float = 0.0
+    """CLOCK_BOOTTIME; 0 while no lease is worked on."""
+    started: float = field(default_factory=boottime)
+    recent: RecentTokens = field(default_factory=RecentTokens)
+
+
+def _unheard(_name: str, **_fields: Any) -> None:
+    """Nobody keeps a log."""
 
 
 class LeaseWorker:
     """Works for one swarm with one engine until drained."""
 
     def __init__(
-        self, identity: Identity, config: NodeConfig, link: HostLink, weights: Weights, figures: WorkFigures
+        self,
+        identity: Identity,
+        config: NodeConfig,
+        link: HostLink,
+        weights: Weights,
+        figures: WorkFigures,
+        note: Callable[..., None] = _unheard,
     ) -> None:
+        """note: Output.note, told of each lease and of what became of it."""
         self._identity, self._config, self._link, self._weights = identity, config, link, weights
-        self.figures = figures
-        self._draining = trio.Event()
-        self._standing_still = False
+        self._note, self.figures = note, figures
+        self.submissions = Submissions(link, figures, note)
+        self._draining = self._leaving = self._standing_still = False
+        self._stance = Stance()
         self._generating: trio.CancelScope | None = None
+        self._resting: trio.CancelScope | None = None
+        self._refusal = ""
 
     @property
     def drained(self) -> bool:
         """Whether `drain` was called."""
-        return self._draining.is_set()
+        return self._draining
 
     def stand_still(self, still: bool) -> None:
         """Whether to take no lease, because the publisher of this generation contradicted itself."""
         self._standing_still = still
+        self._wake()
 
-    def drain(self) -> None:
-        """Stop after handing back what is not finished."""
-        self._draining.set()
+    def stand(self, stance: Stance) -> None:
+        """Take leases or none, as presence.py says; the lease in hand may have to go back."""
+        self._stance = stance
+        self._wake()
+        if self._stance.hand_back and self._generating is not None:
+            self._generating.cancel()
+
+    def leave(self) -> None:
+        """End `run` and free the engine: what is not finished goes back; what is, is still sent."""
+        self._leaving = True
+        self._wake()
         if self._generating is not None:
             self._generating.cancel()
 
-    async def run(self, engine: EngineClient) -> None:
-        """Work until drained. Raises ChildError when the engine dies, CheckpointError when its weights are wrong."""
-        sender, receiver = trio.open_memory_channel[tuple[Lease, list[Signed]]](UNSENT_BATCHES)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._submit_all, receiver)
-            async with sender:
-                while not self._draining.is_set():
-                    await self._one_round(engine, sender)
+    def drain(self) -> None:
+        """End `run` for good, after handing back what is not finished and sending what is."""
+        self._draining = True
+        self.leave()
 
-    async def _one_round(
-        self, engine: EngineClient, sender: trio.MemorySendChannel[tuple[Lease, list[Signed]]]
-    ) -> None:
+    def _wake(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
+
+    async def run(self, engine: EngineClient) -> None:
+        """Work until drained or told to leave. `submissions.run` must run beside it.
+
+        Raises ChildError when the engine dies, CheckpointError when its weights are wrong.
+        """
+        self._leaving = self._draining
+        while not self._leaving:
+            await self._one_round(engine)
+        if self._draining:
+            await self.submissions.wait_until_sent()
+
+    async def _one_round(self, engine: EngineClient) -> None:
         held = await self._weights.commit_ready()
         if held is None:
-            self.figures.state = "waiting for the first weights"
-            await self._weights.wait_for_newer(Version(-1), WAIT_SECONDS)
+            await self._rest("waiting for the first weights", Version(-1))
             return
         if self._standing_still:
-            self.figures.state = "standing still: the publisher signed two artifacts with one number"
-            await trio.sleep(WAIT_SECONDS)
+            await self._rest("standing still: the publisher signed two artifacts with one number", held.version)
+            return
+        if not self._stance.working:
+            self._weights.busy()  # idle by its owner's will: nothing that newer weights could end
+            await self._rest(f"paused: {self._stance.detail}", held.version)
             return
         self._weights.idle()
         self.figures.state, asked = "asking for work", boottime()
         try:
             lease = await self._ask(held)
         except (UnreachableError, StaleError, WireError) as error:
-            self.figures.state = f"no lease: {error}"
-            await trio.sleep(RETRY_SECONDS)
+            await self._rest(f"no lease: {error}", self._weights.newest, RETRY_SECONDS)
             return
         if isinstance(lease, Refusal):
             await self._wait(lease, held)
             return
-        await self._work(engine, lease, asked, sender)
+        await self._work(engine, lease, asked)
+
+    async def _rest(self, why: str, version: Version, seconds: float = WAIT_SECONDS) -> None:
+        """Show `why`, and wait for newer weights than `version`, for a change of plans, or for `seconds`."""
+        self.figures.state = why
+        if self._leaving:
+            return
+        with trio.CancelScope() as self._resting:
+            await self._weights.wait_for_newer(version, seconds)
+        self._resting = None
 
     async def _wait(self, refusal: Refusal, held: Checkpoint) -> None:
         """Until newer weights are staged, at most as long as the refusal deserves."""
-        self.figures.state = f"idle: {refusal.reason.value.replace('_', ' ')}"
+        if refusal.reason.value != self._refusal:  # once, not at every question
+            self._refusal = refusal.reason.value
+            self._note("lease-refused", reason=self._refusal, version=held.version, detail=clean(refusal.detail))
         again = WAIT_SECONDS if refusal.reason in IDLE_REASONS else refusal.retry_seconds or RETRY_SECONDS
-        await self._weights.wait_for_newer(held.version, min(again, WAIT_SECONDS))
+        await self._rest(f"idle: {self._refusal.replace('_', ' ')}", held.version, min(again, WAIT_SECONDS))
 
     async def _ask(self, held: Checkpoint) -> Lease | Refusal:
         """A lease whose signature, HEAD, lessee and size are right, or why there is none."""
@@ -156,6 +205,7 @@ class LeaseWorker:
         if isinstance(reply, Refusal):
             return reply
         lease = self._link.open_lease(reply)
+        reach("lease.received")
         if lease.lessee != self._identity.peer or lease.version != held.version or lease.digest != held.digest:
             raise WireError("the lease is not for what this node holds")
         longest = max(len(prompt) for prompt in lease.prompts) + lease.sampling.max_tokens
@@ -166,37 +216,61 @@ class LeaseWorker:
             )
         return lease
 
-    async def _work(
-        self,
-        engine: EngineClient,
-        lease: Lease,
-        asked: float,
-        sender: trio.MemorySendChannel[tuple[Lease, list[Signed]]],
-    ) -> None:
+    async def _work(self, engine: EngineClient, lease: Lease, asked: float) -> None:
         figures = self.figures
         figures.state, figures.leases = "generating", figures.leases + 1
         figures.lease_step, figures.lease_done, figures.lease_size = lease.target_step, 0, len(lease.samples)
+        figures.lease_ends = asked + lease.seconds
+        self._taken(lease)
         self._weights.busy()
+        misfit = ""
         try:
             with trio.move_on_after(max(asked + lease.seconds - boottime(), 0.0)) as self._generating:
-                if self.drained:  # asked before, granted after
+                if self._leaving or self._stance.hand_back:  # asked before, granted after
                     self._generating.cancel()
-                await self._generate(engine, lease, sender)
+                await self._generate(engine, lease)
         except WireError as error:
-            figures.state = f"the lease does not fit the model: {error}"
-            await trio.sleep(RETRY_SECONDS)
+            misfit = f"the lease does not fit the model: {error}"
         finally:  # also when the engine has died
-            self._generating = None
+            self._ended(lease, late=boottime() >= figures.lease_ends)
+            self._generating, figures.lease_ends = None, 0.0
             if figures.lease_done < figures.lease_size:
                 await self._release(lease)
+        if misfit:
+            await self._rest(misfit, self._weights.newest, RETRY_SECONDS)
 
-    async def _generate(
-        self, engine: EngineClient, lease: Lease, sender: trio.MemorySendChannel[tuple[Lease, list[Signed]]]
-    ) -> None:
+    def _taken(self, lease: Lease) -> None:
+        self._refusal = ""
+        self._note(
+            "lease",
+            lease=lease.lease.hex(),
+            run=lease.run.hex(),
+            step=lease.target_step,
+            version=lease.version,
+            samples=len(lease.samples),
+            within=lease.seconds,
+        )
+
+    def _ended(self, lease: Lease, *, late: bool) -> None:
+        figures = self.figures
+        how = "finished" if figures.lease_done >= figures.lease_size else "expired" if late else "handed back"
+        self._note(
+            "lease-ended",
+            lease=lease.lease.hex(),
+            step=lease.target_step,
+            how=how,
+            done=figures.lease_done,
+            size=figures.lease_size,
+        )
+
+    async def _generate(self, engine: EngineClient, lease: Lease) -> None:
         async with aclosing(engine.generate(lease.sampling, lease.prompts, lease.samples)) as batches:
             async for batch in batches:
                 if batch.samples:
-                    await sender.send((lease, [self._sign(lease, batch, one) for one in batch.samples]))
+                    reach("samples.generated")
+                    await self.submissions.put(
+                        [Finished(lease, self._sign(lease, batch, one)) for one in batch.samples]
+                    )
                 self._count(batch)
 
     def _count(self, batch: Samples) -> None:
@@ -205,6 +279,7 @@ class LeaseWorker:
         figures.samples += len(batch.samples)
         figures.tokens += tokens
         figures.lease_done += len(batch.samples)
+        figures.recent.add(tokens, boottime())
         if batch.samples:
             self._weights.tokens_at(batch.first_token_at, batch.last_token_at, batch.version)
         if batch.done and batch.tokens_per_second > 0:
@@ -229,44 +304,6 @@ class LeaseWorker:
             finish=one.finish,
         )
         return seal(self._identity, result)
-
-    async def _submit_all(self, receiver: trio.MemoryReceiveChannel[tuple[Lease, list[Signed]]]) -> None:
-        async with receiver:
-            async for lease, results in receiver:
-                batch = list(results)
-                while len(batch) < SUBMIT_BATCH:
-                    try:
-                        lease, more = receiver.receive_nowait()
-                    except (trio.WouldBlock, trio.EndOfChannel):
-                        break
-                    batch += more
-                for start in range(0, len(batch), SUBMIT_BATCH):
-                    await self._submit(batch[start : start + SUBMIT_BATCH], boottime() + lease.seconds)
-
-    async def _submit(self, results: list[Signed], give_up: float) -> None:
-        """Send until acknowledged or too late: a repeated submission is acknowledged, never counted twice."""
-        message = Submit(tuple(results), self.figures.tokens_per_second or 0.0)
-        while boottime() < give_up:
-            try:
-                reply = await self._link.submit(message, SUBMIT_SECONDS)
-            except (UnreachableError, WireError):
-                await trio.sleep(RETRY_SECONDS)
-                continue
-            if isinstance(reply, Receipts):
-                self._note(reply)
-                return
-            if reply.reason is not Reason.NOT_A_MEMBER:
-                self.figures.refused[reply.reason.value] += len(results)
-                return
-            await trio.sleep(RETRY_SECONDS)  # a host that started anew: the link joins again, the lease lives on
-        self.figures.refused["unsent"] += len(results)
-
-    def _note(self, reply: Receipts) -> None:
-        for receipt in reply.receipts:
-            if receipt.accepted:
-                self.figures.admitted += 1
-            else:
-                self.figures.refused[receipt.reason] += 1
 
     async def _release(self, lease: Lease) -> None:
         """Give back what is left of a lease; its deadline does the same later if the host cannot be reached."""

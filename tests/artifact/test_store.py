@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aurora_p2p.artifact.store import RETAIN_ARTIFACTS, RETAIN_SECONDS, ArtifactStore
+from aurora_p2p.artifact.store import RETAIN_ARTIFACTS, RETAIN_MOST, RETAIN_SECONDS, ArtifactStore
 from aurora_p2p.errors import ShapeError, StoreError
 
 QUOTA = 1 << 26
@@ -261,3 +261,17 @@ def test_retention_keeps_the_newest_the_young_and_the_base_with_its_deltas(store
     pruned = store.prune(now=3 * RETAIN_SECONDS)
     assert pruned == [one.artifact for one in published[3 : 14 - RETAIN_ARTIFACTS + 1]]
     assert store.body_path(fetching.artifact).exists()
+
+
+def test_a_run_of_many_young_artifacts_keeps_a_bounded_number_and_never_a_delta_that_a_restart_needs(
+    store, publisher, fetch
+):
+    published = [
+        publisher.publish(version, kind="delta" if version else "snapshot") for version in range(RETAIN_MOST + 6)
+    ]
+    for one in published:
+        complete(store, one, fetch, now=0.0)
+    assert store.prune(now=1.0) == [], "all are needed to rebuild the newest version"
+    newer = publisher.publish(len(published), kind="snapshot")
+    complete(store, newer, fetch, now=1.0)
+    assert store.prune(now=1.0) == [one.artifact for one in published[: len(published) + 1 - RETAIN_MOST]]

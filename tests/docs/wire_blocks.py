@@ -108,6 +108,8 @@ def _range(low: float | None, high: float | None, above: float | None = None, be
 
 
 def _number(value: float) -> str:
+    if value <= -2048:
+        return "-" + _number(-value)
     if value >= 2048 and value == int(value):
         whole = int(value)
         if whole & (whole - 1) == 0:

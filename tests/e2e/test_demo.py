@@ -16,11 +16,15 @@ from tests.e2e.world import LONG
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status", "words"),
+    [(signal.SIGINT, 130, []), (signal.SIGTERM, 143, []), (signal.SIGTERM, 143, ["--chaos"])],
+)
 def test_a_demo_that_is_stopped_leaves_no_process_and_no_folder_behind(
-    number: signal.Signals, status: int, tmp_path: Path
+    number: signal.Signals, status: int, words: list[str], tmp_path: Path
 ) -> None:
-    command = [str(Path(sys.executable).with_name("aurora-host")), "demo", "--nodes", "1", "--home", str(tmp_path)]
+    program = str(Path(sys.executable).with_name("aurora-host"))
+    command = [program, "demo", *words, "--nodes", "1", "--home", str(tmp_path)]
     demo = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert demo.stdout is not None

@@ -14,12 +14,11 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import psutil
@@ -32,6 +31,7 @@ from aurora_p2p.train.client import SwarmClient
 from aurora_p2p.train.loop import AsyncRun, GrpoTrainer, RunOptions, StepRecord, TrainOptions
 from aurora_p2p.train.tasks import Tokens
 from aurora_p2p.wire.manifest import ModelConfig
+from tests.e2e.tasks import QUICK, SLOW, VOCABULARY, Babble
 
 LONG = 90.0
 """Patience with a loaded machine; what is measured has bounds of its own."""
@@ -40,7 +40,6 @@ MAX_LEASE_SAMPLES = 16
 PRIVATE = ["--local", "127.0.0.0/8"]
 ANYWHERE = ["--listen", "/ip4/127.0.0.1/tcp/0", "--bulk-listen", "127.0.0.1:0"]
 WORK = ["--threads", "1", "--max-batch", "8", "--audit-every", "1"]
-VOCABULARY = 264
 TINY = ModelConfig(
     architecture="qwen3",
     vocab_size=VOCABULARY,
@@ -61,27 +60,6 @@ TINY = ModelConfig(
 Status = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Babble:
-    """A task without an answer: the reward is how many tokens of a completion are even. No token ends it."""
-
-    max_tokens: int = 6
-    path: str = ""
-    vocabulary: int = VOCABULARY
-    stop_tokens: Tokens = ()
-
-    def prompts(self, count: int, rng: Random) -> list[Tokens]:
-        return [tuple(rng.randrange(256) for _ in range(5)) for _ in range(count)]
-
-    def held_out(self, count: int) -> list[Tokens]:
-        return self.prompts(count, Random(0))
-
-    def score(self, prompt: Tokens, tokens: Tokens) -> float:
-        return sum(token % 2 == 0 for token in tokens) / len(tokens)
-
-
-QUICK, SLOW = Babble(), Babble(max_tokens=200)
-"""A lease of SLOW lasts seconds: long enough to be met in the middle of it."""
 PROMPTS, GROUP = 16, 4
 
 
@@ -127,8 +105,8 @@ class Swarm:
         return str(self.host.status()["swarm"])
 
     @classmethod
-    def start(cls, programs: Programs) -> Swarm:
-        """A bootstrap and a host that has published version 0; no nodes yet."""
+    def start(cls, programs: Programs, env: Mapping[str, str] | None = None) -> Swarm:
+        """A bootstrap and a host that has published version 0; no nodes yet. env: of the host, for this start."""
         checkpoint = programs.folder / "checkpoint"
         trainer = tiny_checkpoint(checkpoint)
         bootstrap_port, control, bulk = free_ports(3)
@@ -141,21 +119,21 @@ class Swarm:
         checkpoint_words = ["--checkpoint", str(checkpoint), "--bootstrap", address]
         run_once(["aurora-host", "init", "--home", str(home), *checkpoint_words, *where, *size])
         set_key(home / "run.toml", "lease_seconds", LEASE_SECONDS)
-        host = programs.start("host", ["aurora-host", "run"])
+        host = programs.start("host", ["aurora-host", "run"], dict(env or {}))
         ticket = host.wait_for("ready", LONG)["ticket"]
         host.wait_for("published", LONG)
         return cls(programs, checkpoint, trainer, bootstrap, host, address, ticket)
 
     # ---- programs
 
-    def start_node(self, name: str, where: Sequence[str] = ()) -> Program:
+    def start_node(self, name: str, where: Sequence[str] = (), env: Mapping[str, str] | None = None) -> Program:
         """A node of its own home, by ticket unless `where` says otherwise; the same name is the same home again."""
         words = ["aurora-node", "join", *(where or [self.ticket]), *ANYWHERE, *WORK]
-        return self.programs.start(name, words)
+        return self.programs.start(name, words, dict(env or {}))
 
-    def restart(self, program: Program) -> Program:
+    def restart(self, program: Program, env: Mapping[str, str] | None = None, where: Sequence[str] = ()) -> Program:
         """Start a node that has ended again, with its home, in its place."""
-        again = self.start_node(program.name)
+        again = self.start_node(program.name, where, env)
         self.nodes[self.nodes.index(program)] = again
         return again
 
@@ -179,10 +157,19 @@ class Swarm:
         self.host.process.kill()
         self.host.process.wait()
 
-    def start_host(self) -> None:
-        """After kill_host: the same home again."""
-        self.host = self.programs.start("host", ["aurora-host", "run"])
+    def start_host(self, env: Mapping[str, str] | None = None) -> None:
+        """After it was killed or stopped: the same home again."""
+        self.host = self.programs.start("host", ["aurora-host", "run"], dict(env or {}))
         self.host.wait_for("ready", LONG)
+
+    def mend(self) -> None:
+        """Start whatever has ended again."""
+        if self.bootstrap.process.poll() is not None:
+            self.start_bootstrap()
+        if self.host.process.poll() is not None:
+            self.start_host()
+        for node in [node for node in self.nodes if node.process.poll() is not None]:
+            self.restart(node)
 
     # ---- training
 

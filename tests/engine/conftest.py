@@ -11,7 +11,7 @@ import pytest
 from aurora_p2p.delta.digest import full_digest
 from aurora_p2p.delta.encode import encode_delta, encode_snapshot
 from aurora_p2p.delta.tensors import Bits, layout_id
-from aurora_p2p.engine.model import specs_of
+from aurora_p2p.engine.tables import specs_of
 from aurora_p2p.types import NO_BASE, RunId, Seq, StateDigest, SwarmId, TensorSpec, Version
 from aurora_p2p.wire.control import LeaseSample, Sampling
 from aurora_p2p.wire.manifest import Header, ModelConfig, TensorEntry

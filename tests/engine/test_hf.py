@@ -12,7 +12,8 @@ import torch
 from aurora_p2p.delta.tensors import layout_id
 from aurora_p2p.engine import weights as weights_module
 from aurora_p2p.engine.hf import HfEngine
-from aurora_p2p.engine.model import specs_of, write_checkpoint
+from aurora_p2p.engine.model import write_checkpoint
+from aurora_p2p.engine.tables import specs_of
 from aurora_p2p.errors import CheckpointError, DigestMismatch, StoreError, WireError
 from aurora_p2p.types import StateDigest, Version
 from aurora_p2p.wire.manifest import TensorEntry

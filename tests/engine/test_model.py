@@ -12,18 +12,16 @@ from safetensors.torch import save_file
 from aurora_p2p.engine.model import (
     bits_tensor,
     build_model,
-    check_table,
     checkpoint_bits,
     config_from_hf,
     dtype_of,
     hf_settings,
     load_bits,
     read_checkpoint,
-    require_memory,
-    specs_of,
     tensor_bits,
     write_checkpoint,
 )
+from aurora_p2p.engine.tables import check_table, require_memory, specs_of
 from aurora_p2p.errors import CheckpointError, ShapeError
 from aurora_p2p.types import DTYPES, TensorSpec
 

@@ -6,10 +6,16 @@ import pytest
 import trio
 
 from aurora_p2p.artifact.manifest import artifact_id_of
-from aurora_p2p.errors import AuroraError, ShapeError, StaleError, StoreError
+from aurora_p2p.artifact.store import RETAIN_MOST
+from aurora_p2p.errors import AuroraError, DiskFullError, ShapeError, StaleError, StoreError
+from aurora_p2p.host import desk
+from aurora_p2p.local import faults
 from aurora_p2p.local.clock import boottime
+from aurora_p2p.local.faults import Armed, DiskRule, Plan
 from aurora_p2p.store.schema import FloorSeen
+from aurora_p2p.swarm.catalog import MAX_KNOWN
 from aurora_p2p.swarm.events import Aborted, Finished, Produced, Publish, Restored
+from aurora_p2p.train.publish import MAX_DELTAS
 from aurora_p2p.types import NO_BASE, Generation, Version
 from aurora_p2p.wire.signed import open_signed
 from aurora_p2p.wire.trust import Abort
@@ -233,6 +239,38 @@ def test_a_host_that_died_before_the_ledger_knew_of_the_end_aborts_although_all_
     assert states(tmp_path) == {1: "aborted"}
 
 
+def test_an_abort_is_repeated_by_every_start_because_a_node_may_have_been_away_each_time(tmp_path):
+    async def before():
+        async with open_host(tmp_path) as host:
+            await host.desk.begin(begin(0), SEGMENT)
+            await host.desk.add(bytes(2 * SEGMENT))
+
+    async def after():
+        async with open_host(tmp_path) as host:
+            assert [abort.seq for abort in aborts(host)] == [1]
+
+    trio.run(before)
+    for _ in range(3):
+        trio.run(after)
+
+
+def test_a_publication_that_a_full_disk_cuts_off_can_be_given_up_and_begun_anew(tmp_path, monkeypatch):
+    async def main():
+        async with open_host(tmp_path) as host:
+            full = Armed(Plan((DiskRule("write", "*/body", hit=0),)), "host")
+            await host.desk.begin(begin(0), SEGMENT)
+            monkeypatch.setattr(faults, "_armed", full)
+            with pytest.raises(DiskFullError):
+                await host.desk.add(bytes(2 * SEGMENT))
+            await host.desk.abort()
+            assert host.store.reserved_bytes == 0
+            monkeypatch.setattr(faults, "_armed", None)
+            assert (await host.publish(0)).seq == 2
+
+    trio.run(main)
+    assert states(tmp_path) == {1: "aborted", 2: "complete"}
+
+
 def test_a_host_that_died_with_a_bare_seq_sends_no_abort_for_what_nobody_saw(tmp_path):
     async def before():
         async with open_host(tmp_path) as host:
@@ -258,7 +296,7 @@ def test_a_host_that_died_between_abort_and_removal_does_not_keep_the_bytes_for_
     async def after():
         async with open_host(tmp_path) as host:
             assert host.store.reserved_bytes == 0
-            assert host.driver.events == []
+            assert [abort.seq for abort in aborts(host)] == [1], "whoever has not heard of it yet hears of it now"
 
     trio.run(before)
     trio.run(after)
@@ -290,3 +328,34 @@ def test_a_home_restored_from_a_backup_knows_what_it_never_published_and_never_r
             assert await host.ledger.reserve_seq(Version(3)) == later[-1].header.seq + 1
 
     trio.run(main)
+
+
+def test_deltas_since_the_newest_snapshot_are_counted_over_restarts_and_a_chain_too_long_is_refused(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(desk, "MAX_CHAIN", 3)
+
+    async def main():
+        async with open_host(tmp_path) as host:
+            for version in range(3):
+                await host.publish(version)
+            assert host.desk.deltas == 2
+        async with open_host(tmp_path) as host:
+            assert host.desk.deltas == 2
+            await host.publish(3)
+            with pytest.raises(StaleError, match="3 deltas follow") as refused:
+                await host.publish(4)
+            assert "snapshot" in refused.value.hint
+            assert not host.desk.busy
+            whole = {"kind": "snapshot", "base_version": NO_BASE, "base_digest": b""}
+            await host.publish(4, **whole)
+            assert host.desk.deltas == 0
+            await host.publish(5)
+            assert host.desk.deltas == 1
+
+    trio.run(main)
+
+
+def test_the_longest_chain_and_the_young_before_it_are_fewer_than_a_member_can_know():
+    assert MAX_DELTAS < desk.MAX_CHAIN
+    assert desk.MAX_CHAIN + RETAIN_MOST < MAX_KNOWN

@@ -8,7 +8,9 @@ import trio
 import trio.testing
 
 from aurora_p2p.errors import RefusedError, ShapeError, UnreachableError
+from aurora_p2p.local import faults
 from aurora_p2p.local.control import socket_path
+from aurora_p2p.local.faults import Armed, DiskRule, Plan
 from aurora_p2p.swarm.events import Aborted, Produced, Publish
 from aurora_p2p.train.client import SwarmClient
 from aurora_p2p.types import Step, Version
@@ -251,7 +253,7 @@ def test_rollouts_that_are_not_complete_are_waited_for_no_longer_than_asked(tmp_
 
         def on_wait(waiting):
             assert (waiting.admitted, waiting.total) == (0, 2)
-            assert "no version is published" in waiting.why
+            assert waiting.why == "version 0, the oldest that may work on it: none is published"
             raise Enough
 
         with pytest.raises(Enough):
@@ -284,5 +286,39 @@ def test_what_was_published_can_be_asked_for_by_a_node(tmp_path):
         host.answers._charter = None
         assert in_trio(lambda: host.answers.head(b"")).signer == KEYS.publish.peer
         assert in_trio(lambda: host.members.join(NODES[0].peer, join_of(NODES[0]), now=0.0)) is None
+
+    serve(tmp_path, talk)
+
+
+def test_a_full_disk_is_told_with_a_time_to_retry_and_the_publication_is_given_up_at_once(tmp_path, monkeypatch):
+    def talk(host, open_client):
+        client = open_client()
+        monkeypatch.setattr(faults, "_armed", Armed(Plan((DiskRule("write", "*/body", hit=0),)), "host"))
+        client.begin_publish(begin(0))
+        client.send_body(bytes(SEGMENT))
+        wait_until(lambda: host.driver.of(Aborted) and host.store.reserved_bytes == 0)
+        assert host.desk.waits
+        client.send_body(bytes(SEGMENT))
+        with pytest.raises(RefusedError, match="No space") as refused:
+            client.end_publish(digest_of(0))
+        assert refused.value.retry_seconds > 0
+        monkeypatch.setattr(faults, "_armed", None)
+        client.begin_publish(begin(0))
+        client.send_body(bytes(SEGMENT))
+        assert client.end_publish(digest_of(0)).seq == 2
+        assert not host.desk.waits
+
+    serve(tmp_path, talk)
+
+
+def test_a_trainer_that_meets_its_predecessors_publication_may_try_again(tmp_path):
+    def talk(host, open_client):
+        first, second = open_client(), open_client()
+        first.begin_publish(begin(0))
+        wait_until(lambda: host.desk.busy)
+        second.begin_publish(begin(0))
+        with pytest.raises(RefusedError, match="under way") as refused:
+            second.end_publish(digest_of(0))
+        assert refused.value.retry_seconds > 0
 
     serve(tmp_path, talk)

@@ -11,16 +11,14 @@ import trio
 import trio.testing
 
 from aurora_p2p.host.cli import main
-from aurora_p2p.host.status import render_status, snapshot
+from aurora_p2p.host.status import render_status
+from aurora_p2p.local.clock import boottime
 from aurora_p2p.local.control import serve_control, socket_path
-from aurora_p2p.net.traffic import Traffic
-from aurora_p2p.types import Generation
-from aurora_p2p.wire.trust import Delegation
-from tests.host.world import KEYS, NODES, SWARM, join_of, open_host
+from aurora_p2p.wire.control import Progress
+from tests.host.world import KEYS, NODES, SEGMENT, SWARM, begin, join_of, open_host, record_of
 from tests.lease.world import prompts_of
 
 SCRIPTS = Path(sys.executable).parent
-DELEGATION = Delegation(SWARM, Generation(1), KEYS.publish.peer, KEYS.admit.peer, KEYS.lease.peer, (KEYS.node.peer,))
 
 
 def status_of(words, capsys):
@@ -36,12 +34,10 @@ def status(tmp_path):
 
     async def make():
         async with open_host(tmp_path) as host:
-            host.driver.status = lambda: Traffic().snapshot(lambda artifact: 0)
             host.members.join(NODES[0].peer, join_of(NODES[0]), now=0.0)
             await host.publish(0)
             await host.pool_door.handle(prompts_of(0, 3, 2))
-            shown = snapshot(DELEGATION, host.ledger.run, host.desk, host.members, host.pool, host.driver)
-            return json.loads(json.dumps(shown))
+            return host.status(now=1.0)
 
     return trio.run(make)
 
@@ -52,6 +48,54 @@ def test_the_status_is_plain_json_and_says_what_is_going_on(status):
     assert status["members"] == [NODES[0].peer]
     [step] = status["work"]["steps"]
     assert (step["step"], step["total"], step["open"], step["admitted"]) == (0, 6, 6, 0)
+
+
+def test_the_pipeline_counts_who_has_staged_and_serves_the_newest_version(tmp_path):
+    a, b, c = (node.peer for node in NODES[:3])
+
+    async def make():
+        async with open_host(tmp_path) as host:
+            for node in NODES[:3]:
+                host.members.join(node.peer, join_of(node), now=5.0)
+            newest = await host.publish(0, bytes(2 * SEGMENT + 1))
+            host.driver.held[newest.artifact] = {a: 1, b: 3, KEYS.node.peer: 3}
+            host.answers.progress.report(b, Progress(-1, 0, 0, 0, -1, "staged"), now=6.0)
+            host.answers.progress.report(c, Progress(-1, 0, 0, 0, 0, "generating"), now=7.0)
+            before = host.status(now=9.0)
+            await host.desk.begin(begin(1, newest), SEGMENT)
+            await host.desk.add(bytes(SEGMENT + 7))
+            return before, host.status(now=boottime() + 3.0)
+
+    before, after = trio.run(make)
+    pipeline = before["pipeline"]
+    assert (pipeline["version"], pipeline["segments"], pipeline["bytes"]) == (0, 3, 2 * SEGMENT + 1)
+    assert (pipeline["nodes"], pipeline["complete"], pipeline["staged"], pipeline["committed"]) == (3, 2, 2, 1)
+    assert pipeline["spread_percent"] == (33 + 100 + 100) // 3
+    assert pipeline["extract"] is None
+    assert pipeline["extract_seconds"] >= 0
+    nodes = {node["peer"]: node for node in before["nodes"]}
+    assert [nodes[peer]["has_percent"] for peer in (a, b, c)] == [33, 100, None]
+    assert [nodes[peer]["version"] for peer in (a, b, c)] == [-1, -1, 0]
+    assert (nodes[a]["seen_seconds"], nodes[c]["progress"]["age_seconds"]) == (4.0, 2.0)
+    assert (nodes[a]["address"], nodes[a]["region"], nodes[a]["progress"]) == ("127.0.0.1:4102", 0, None)
+    extract = after["pipeline"]["extract"]
+    assert (extract["version"], extract["bytes"], extract["bound"]) == (1, SEGMENT + 7, 10_000)
+    assert extract["seconds"] >= 3.0
+    assert after["publishing"]
+
+
+def test_a_member_that_leaves_takes_its_row_and_its_report_along(tmp_path):
+    async def make():
+        async with open_host(tmp_path) as host:
+            host.members.add_self(KEYS.node, record_of(KEYS.node), now=0.0)
+            host.members.join(NODES[0].peer, join_of(NODES[0]), now=0.0)
+            host.answers.progress.report(NODES[0].peer, Progress(-1, 0, 0, 0, 0, ""), now=0.0)
+            assert [node["peer"] for node in host.status(now=1.0)["nodes"]] == [NODES[0].peer]
+            assert host.members.expire(now=1000.0) == [NODES[0].peer]
+            host.answers.progress.retain(host.members.peers)
+            return host.status(now=1000.0)["nodes"], host.answers.progress.of(NODES[0].peer)
+
+    assert trio.run(make) == ([], None)
 
 
 def test_a_person_gets_it_in_a_few_lines(status):
@@ -99,10 +143,11 @@ def test_a_running_host_is_asked_over_its_socket(status, tmp_path, capsys):
             nursery.cancel_scope.cancel()
 
     trio.run(run)
-    *text, as_json, up, down = capsys.readouterr().out.splitlines()
+    *text, as_json, up, down, lasting = capsys.readouterr().out.splitlines()
     assert text == render_status(status).splitlines()
     assert json.loads(as_json) == status
     assert (up, down) == ("up: 5 KiB/s", "down: no cap")
+    assert "run.toml" in lasting
     assert asked == [{"command": "caps", "up_kib": 5.0}]
 
 

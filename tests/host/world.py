@@ -12,32 +12,50 @@ from aurora_p2p.host.answers import Answers, PoolDoor
 from aurora_p2p.host.desk import PublicationDesk
 from aurora_p2p.host.door import TrainerDoor
 from aurora_p2p.host.membership import Membership
+from aurora_p2p.host.status import Rooms, snapshot
 from aurora_p2p.lease.events import VersionPublished
 from aurora_p2p.lease.fleet import LeaseOptions
 from aurora_p2p.lease.pool import WorkPool
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.local.output import Output
+from aurora_p2p.net.traffic import Traffic
 from aurora_p2p.store.ledger import Ledger
 from aurora_p2p.types import NO_BASE, Epoch, Generation, StateDigest, SwarmId, Version
 from aurora_p2p.wire.codec import hash_of
 from aurora_p2p.wire.control import Join
 from aurora_p2p.wire.signed import seal
 from aurora_p2p.wire.trainer import BeginPublish
-from aurora_p2p.wire.trust import PeerRecord
+from aurora_p2p.wire.trust import Delegation, PeerRecord
 
 SEGMENT = 256
 ROOT = Identity(bytes(range(32)))
 SWARM = SwarmId(ROOT.peer)
 KEYS = RoleKeys(*(Identity(bytes([index]) * 32) for index in range(10, 14)))
+DELEGATION = Delegation(SWARM, Generation(1), KEYS.publish.peer, KEYS.admit.peer, KEYS.lease.peer, (KEYS.node.peer,))
 NODES = [Identity(bytes([index]) * 32) for index in range(1, 5)]
 
 
 class FedEvents:
-    """What net/drive.py's driver is for the desk: the list of what it was told. `fail`: raised by the next feed."""
+    """What net/drive.py's driver is for a host: the list of what it was told. `fail`: raised by the next feed.
+
+    held: artifact -> peer -> segments that it announced.
+    """
 
     def __init__(self):
         self.events = []
         self.fail = None
+        self.held = {}
+        self.traffic = Traffic()
+
+    def status(self):
+        figures = {"up_kib": 0.0, "down_kib": 0.0, "banned": {}, "restarts": 0}
+        return {**self.traffic.snapshot(lambda artifact: 0), **figures}
+
+    def holders(self, artifact):
+        return self.held.get(artifact, {})
+
+    async def change_caps(self, up_kib=None, down_kib=None):
+        return {"up_kib": up_kib or 0.0, "down_kib": down_kib or 0.0}
 
     async def feed(self, event):
         await trio.lowlevel.checkpoint()
@@ -45,6 +63,7 @@ class FedEvents:
             error, self.fail = self.fail, None
             raise error
         self.events.append(event)
+        self.traffic.happened(event)
 
     def of(self, kind):
         return [event for event in self.events if isinstance(event, kind)]
@@ -63,6 +82,20 @@ class Host:
         self.answers = Answers(SWARM, KEYS, charter, Generation(1), self.members, self.pool_door, Output(as_json=True))
         self.answers.newest = lambda: self.desk.newest
         self.door = TrainerDoor(SWARM, ledger.run, SEGMENT, self.desk, self.pool_door)
+
+    def status(self, now=None):
+        """The snapshot, as JSON gives it to others."""
+        rooms = Rooms(
+            delegation=DELEGATION,
+            run=self.ledger.run,
+            desk=self.desk,
+            members=self.members,
+            pool=self.pool,
+            driver=self.driver,
+            progress=self.answers.progress,
+            steps=self.door.steps,
+        )
+        return json.loads(json.dumps(snapshot(rooms, now=boottime() if now is None else now)))
 
     async def publish(self, version, body=b"weights", **changes):
         """One publication through the desk and into the pool; returns what HEAD then names."""

@@ -353,9 +353,45 @@ def test_prompts_that_no_node_could_work_on_are_refused(world):
     assert "never submitted" in world.take(3).detail
 
 
-def test_a_waiting_trainer_is_told_why(world):
+def test_a_waiting_trainer_is_told_which_version_is_missing():
+    world = World()
     world.submit_prompts(5, 1, 2)
-    assert "no version is published" in world.take(5).why
-    world.publish(5)
-    world.ask(A, 5, samples=1)
-    assert world.take(5).why == "1 samples leased to 1 nodes, 1 not yet asked for"
+    assert world.take(5).why == "version 4, the oldest that may work on it: none is published"
+    world.publish(0)
+    assert world.take(5).why == "version 4, the oldest that may work on it: 0 is published"
+
+
+def test_a_waiting_trainer_is_told_who_has_the_samples_and_until_when(world):
+    world.submit_prompts(0, 1, 6)
+    assert world.take(0).why == "6 of 6 samples: 6 open (no node asks for work)"
+    lease = world.ask(A, samples=2)
+    assert world.take(0).why == "6 of 6 samples: 2 leased to 1 node (next deadline in 10 s), 4 open"
+    world.send(A.peer, finish(A, lease, lease.samples[0]))
+    world.now += 3.0
+    assert world.take(0).why == "5 of 6 samples: 1 leased to 1 node (next deadline in 7 s), 4 open"
+
+
+def test_a_waiting_trainer_is_told_when_every_node_is_too_far_behind(world):
+    world.ask(A)
+    world.publish(1)
+    world.publish(2)
+    world.submit_prompts(2, 1, 2)
+    assert world.take(2).why == "2 of 2 samples: 2 open (the one active node holds version 0)"
+    world.ask(B, 1)
+    assert world.take(2).why == "2 of 2 samples: 2 leased to 1 node (next deadline in 10 s)"
+
+
+def test_a_status_names_live_leases_nearest_deadline_first_and_refusals_of_each_node(world):
+    world.submit_prompts(0, 2, 4)
+    first = world.ask(A, samples=2)
+    world.now += 1.0
+    second = world.ask(B, samples=2)
+    world.send(A.peer, finish(A, first, first.samples[0], seed=1))
+    status = world.pool.status(now=world.now)
+    assert [(lease.lease, lease.peer, lease.samples) for lease in status.leases] == [
+        (first.lease.hex(), A.peer, 2),
+        (second.lease.hex(), B.peer, 2),
+    ]
+    assert [lease.seconds_left for lease in status.leases] == [first.seconds - 1.0, second.seconds]
+    assert {node.peer: node.reasons for node in status.nodes} == {A.peer: {"wrong_seed": 1}, B.peer: {}}
+    assert status.live_leases == 2

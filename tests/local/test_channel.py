@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from aurora_p2p.errors import UnreachableError, WireError
 from aurora_p2p.local.channel import Channel, TrioChannel, connect_local
-from aurora_p2p.local.child import inherited_channel, open_child
+from aurora_p2p.local.child import Limits, inherited_channel, open_child
 from aurora_p2p.wire.codec import encode
 from aurora_p2p.wire.frame import encode_frame
 from aurora_p2p.wire.trainer import AskStatus, Body, Failed, StatusJson
@@ -115,7 +115,7 @@ def test_a_child_gets_its_socket_and_only_the_variables_named_and_ends_with_the_
             "tests.local.echo_child",
             Message,
             log=log,
-            nice=3,
+            limits=Limits(nice=3),
             env={"PYTHONPATH": str(root)},
             inherit={"PATH"},
         ) as child:

@@ -12,7 +12,7 @@ import trio
 from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.errors import PortInUseError, UnreachableError, UsageError, WireError
 from aurora_p2p.net.host import MAX_STREAMS_PER_PEER, ControlHost, open_control_host
-from aurora_p2p.net.stack import STREAM_FAULTS, Stream
+from aurora_p2p.net.stack import LET_GO_SECONDS, STREAM_FAULTS, Stream
 from aurora_p2p.types import PeerId, Record
 from aurora_p2p.wire.codec import encode
 from aurora_p2p.wire.control import Challenge, Noted, Reason, Refusal, Release, Reply, Request
@@ -279,5 +279,37 @@ def test_an_error_in_the_block_comes_out_as_it_is_and_no_task_stays_behind() -> 
             await fail_inside()
         while trio.lowlevel.current_statistics().tasks_living > before:  # the test's time limit is the failure
             await trio.lowlevel.checkpoint()
+
+    trio.run(main)
+
+
+def test_a_peer_that_has_left_is_forgotten_with_its_addresses_and_its_tasks() -> None:
+    async def main() -> None:
+        async with open_control_host(Identity.generate(), LOOPBACK, gossip=False) as server:
+            server.serve(PROTOCOL, Request, noted)
+            await visit(server)
+            tasks = await settled(server)
+            for _ in range(3):
+                await visit(server)
+            assert await settled(server) == tasks
+            assert server._libp2p.get_peerstore().peer_ids() == [server._libp2p.get_id()]
+
+    async def visit(server: ControlHost) -> None:
+        async with open_control_host(Identity.generate(), LOOPBACK, gossip=False) as visitor:
+            peer = await visitor.connect(server.addresses()[0], seconds=LONG)
+            assert await visitor.request(peer, PROTOCOL, QUESTION, Noted, seconds=LONG) == Noted()
+            assert visitor.connections == server.connections == 1
+
+    async def settled(server: ControlHost) -> int:
+        """Living tasks once nobody is connected and what was begun has ended."""
+        with trio.fail_after(LONG):
+            fewest = trio.lowlevel.current_statistics().tasks_living
+            quiet_until = trio.current_time() + 2 * LET_GO_SECONDS
+            while server.connections or trio.current_time() < quiet_until:
+                await trio.sleep(0.05)
+                tasks = trio.lowlevel.current_statistics().tasks_living
+                if tasks < fewest:
+                    fewest, quiet_until = tasks, trio.current_time() + 2 * LET_GO_SECONDS
+            return fewest
 
     trio.run(main)

@@ -1,6 +1,5 @@
 """The command line of aurora-node: what it refuses before it loads anything heavy, and the status for a person."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +10,7 @@ from msgspec import structs
 import aurora_node.daemon
 from aurora_node.cli import CONFIG, main
 from aurora_node.config import NodeConfig
-from aurora_node.status import render_status, snapshot
-from aurora_node.weights import Weights
-from aurora_node.work import WorkFigures
 from aurora_p2p.local.config import load_config
-from aurora_p2p.net.traffic import Traffic
-from aurora_p2p.swarm.freshness import Trust
 from aurora_p2p.wire.ticket import Ticket
 from tests.host.world import NODES, SWARM
 
@@ -35,8 +29,8 @@ def joined(monkeypatch):
     """What `join` would run the daemon with."""
     seen = []
 
-    def run_node(home, config, ticket, *, as_json):
-        seen.append((home, config, ticket, as_json))
+    def run_node(home, config, ticket, *, as_json, plain):
+        seen.append((home, config, ticket, as_json, plain))
 
     monkeypatch.setattr(aurora_node.daemon, "run_node", run_node)
     return seen
@@ -94,8 +88,8 @@ def test_the_first_join_writes_a_documented_settings_file_and_options_override_i
     home = tmp_path / "home"
     words = ["join", str(TICKET), "--home", str(home), "--json", "--up-kib", "5", "--local", "10.0.0.0/8"]
     assert status_of(words, capsys)[0] == 0
-    [(where, config, ticket, as_json)] = joined
-    assert (where, ticket, as_json) == (home, TICKET, True)
+    [(where, config, ticket, as_json, plain)] = joined
+    assert (where, ticket, as_json, plain) == (home, TICKET, True, False)
     assert config == NodeConfig(up_kib_per_second=5.0, local=("10.0.0.0/8",))
     assert load_config(home / CONFIG, NodeConfig) == NodeConfig()
 
@@ -104,7 +98,7 @@ def test_an_existing_settings_file_is_read_and_never_rewritten(joined, tmp_path,
     (tmp_path / CONFIG).write_text('local = ["10.0.0.0/8"]\nmax_batch = 4\n')
     words = ["join", SWARM, "--home", str(tmp_path), "--local", "192.168.0.0/16", "--bootstrap", "/ip4/1.1.1.1/tcp/1"]
     assert status_of(words, capsys)[0] == 0
-    [(_, config, ticket, _)] = joined
+    [(_, config, ticket, _, _)] = joined
     assert config.local == ("10.0.0.0/8", "192.168.0.0/16")
     assert (config.max_batch, config.bootstraps) == (4, ("/ip4/1.1.1.1/tcp/1",))
     assert ticket == Ticket(SWARM)
@@ -123,33 +117,6 @@ def test_without_a_daemon_status_and_caps_end_with_69_and_a_hint(words, tmp_path
     code, out, err = status_of([*words, "--home", str(tmp_path)], capsys)
     assert (code, out) == (69, "")
     assert err.endswith("hint:  is it running? is --home the same?\n")
-
-
-def test_the_status_is_plain_json_and_reads_in_a_few_lines(tmp_path):
-    class Link:
-        host, trust = None, Trust(SWARM)
-
-    class Driver:
-        def status(self):
-            return Traffic().snapshot(lambda artifact: 0)
-
-    work = WorkFigures(state="idle: no work", samples=4, admitted=3)
-    work.refused["lag"] += 1
-    weights = Weights(None, None, 16)
-    weights.problem = "version 3 cannot be used"
-    status = snapshot(NODES[0].peer, Link(), weights, work, Driver()) | {"fresh": False}
-    assert json.loads(json.dumps(status))["version"] == -1
-    text = render_status(status)
-    assert "state     idle: no work  (no fresh HEAD)" in text
-    assert "3 admitted of 4 generated" in text
-    assert "speed     not measured yet" in text
-    assert "refused   lag: 1" in text
-    assert text.endswith("problem   version 3 cannot be used")
-    work.tokens_per_second, weights.figures.pauses = 512.4, [0.1, 0.3]
-    status = snapshot(NODES[0].peer, Link(), weights, work, Driver()) | {"fresh": True}
-    assert status["pause_p50_ms"] == pytest.approx(200.0)
-    assert "speed     512 tokens/s" in render_status(status)
-    assert "no fresh HEAD" not in render_status(status)
 
 
 def test_a_refused_ticket_loads_nothing_heavy():

@@ -26,9 +26,13 @@ class Node:
 
     def __init__(self, store, swarm, audit_every):
         self.store, self.swarm, self.accepted = store, swarm, []
-        self.weights = Weights(store, self._accept, audit_every)
+        self.lacking, self.notes = "", []
+        self.weights = Weights(store, self._accept, audit_every, lambda manifest: self.lacking, self._note)
         self.engine = ScriptedEngine()
         self.weights.attach(self.engine)
+
+    def _note(self, name, **fields):
+        self.notes.append((name, fields))
 
     async def _accept(self, artifact):
         self.accepted.append(artifact)
@@ -130,6 +134,101 @@ def test_without_room_nothing_is_accepted_and_the_owner_is_told(tmp_path):
         assert "does not fit" in node.weights.problem
 
     run(tmp_path, use, quota_bytes=1000)
+
+
+def test_what_has_no_room_is_accepted_as_soon_as_there_is_room_without_a_new_announcement(tmp_path):
+    async def use(node, swarm):
+        first = swarm.snapshot(0)
+        node.lacking = "0.1 GiB of disk are free"
+        await node.announce(first)
+        for _ in range(3):
+            await node.weights.accept_wanted()
+        assert (node.accepted, node.weights.problem) == ([], "0.1 GiB of disk are free")
+        assert [fields["why"] for name, fields in node.notes if name == "no-room"] == ["0.1 GiB of disk are free"]
+        node.lacking = ""
+        await node.weights.accept_wanted()
+        assert (node.accepted, node.weights.problem) == ([first.artifact], "")
+        await node.complete(first)
+        assert node.weights.held == checkpoint_of(first)
+
+    run(tmp_path, use)
+
+
+def test_quota_that_is_given_back_is_used_without_a_new_announcement(tmp_path):
+    async def use(node, swarm):
+        old, new = swarm.snapshot(0), swarm.snapshot(1)
+        await node.announce(old)
+        await node.announce(new)
+        assert "does not fit" in node.weights.problem
+        node.weights.forget(old.artifact)
+        node.store.retire(old.artifact)
+        await node.weights.accept_wanted()
+        assert node.accepted == [old.artifact, new.artifact]
+        assert node.weights.problem == ""
+
+    run(tmp_path, use, quota_bytes=(1 << 20) + 1000)
+
+
+def test_a_want_of_room_ends_with_what_had_none(tmp_path):
+    async def use(node, swarm):
+        first = swarm.snapshot(0)
+        node.lacking = "no memory"
+        await node.announce(first)
+        node.weights.forget(first.artifact)
+        assert node.weights.problem == ""
+
+    run(tmp_path, use)
+
+
+def test_an_artifact_forgotten_while_room_is_made_leaves_nothing_on_disk(tmp_path):
+    async def use(node, swarm):
+        first = swarm.snapshot(0)
+        create = node.store.create
+
+        def aborted_meanwhile(header):
+            create(header)
+            trio.from_thread.run_sync(node.weights.forget, first.artifact)
+
+        node.store.create = aborted_meanwhile
+        await node.announce(first)
+        assert (node.accepted, node.store.reserved_bytes) == ([], 0)
+
+    run(tmp_path, use)
+
+
+def test_an_artifact_is_accepted_once_also_when_two_look_for_room_at_a_time(tmp_path):
+    async def use(node, swarm):
+        first = swarm.snapshot(0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(node.announce, first)
+            nursery.start_soon(node.weights.accept_wanted)
+            nursery.start_soon(node.announce, first)
+        assert node.accepted == [first.artifact]
+
+    run(tmp_path, use)
+
+
+def test_without_an_engine_nothing_is_held_and_fetching_goes_on_for_the_next(tmp_path):
+    async def main():
+        with ArtifactStore(tmp_path / "artifacts", 1 << 26) as store:
+            swarm = Swarm(store, tmp_path / "spool")
+            node = Node(store, swarm, 16)
+            first = swarm.snapshot(0)
+            async with staging(node):
+                await node.receive(first)
+            node.weights.detach()
+            assert (node.weights.held, node.weights.newest) == (None, -1)
+            second = swarm.delta(1, first)
+            await node.announce(second)
+            await node.complete(second)
+            assert node.accepted == [first.artifact, second.artifact]
+            node.engine = ScriptedEngine()
+            node.weights.attach(node.engine)
+            async with staging(node):
+                await settled()
+                assert await node.weights.commit_ready() == checkpoint_of(second)
+
+    trio.run(main)
 
 
 def test_a_delta_that_arrives_before_the_snapshot_waits_for_it(tmp_path):
@@ -453,5 +552,24 @@ def test_pauses_are_remembered_up_to_a_bound(tmp_path):
         for version in range(2000):
             node.weights.tokens_at(version + 0.5, version + 1.0, Version(version))
         assert 100 < len(node.weights.figures.pauses) < 1000
+
+    run(tmp_path, use)
+
+
+def test_snapshots_that_were_passed_by_are_forgotten_but_for_the_newest(tmp_path):
+    async def use(node, swarm):
+        first = swarm.snapshot(0)
+        await node.receive(first)
+        second = swarm.delta(1, first)
+        await node.receive(second)
+        await node.weights.commit_ready()
+        old, newer, newest = swarm.snapshot(0), swarm.snapshot(1), swarm.snapshot(1)
+        ahead = swarm.delta(2, second)
+        await node.announce(old, newer, newest, ahead)
+        assert node.weights.passed_by() == [old.artifact, newer.artifact]
+        for artifact in node.weights.passed_by():
+            node.weights.forget(artifact)
+        assert node.weights.passed_by() == []
+        assert ahead.artifact in node.accepted
 
     run(tmp_path, use)

@@ -11,6 +11,8 @@ import trio.testing
 from msgspec import structs
 
 from aurora_node.config import NodeConfig
+from aurora_node.presence import Stance
+from aurora_node.submitting import Finished
 from aurora_node.work import LeaseWorker, WorkFigures
 from aurora_p2p.artifact.store import ArtifactStore
 from aurora_p2p.crypto.identity import Identity
@@ -100,8 +102,15 @@ class Node(Following):
     def __init__(self, store, swarm, config):
         super().__init__(store, swarm, 16)
         self.host, self.figures = ScriptedHost(), WorkFigures()
-        self.worker = LeaseWorker(ME, config, self.host, self.weights, self.figures)
+        self.notes = []
+        self.worker = LeaseWorker(ME, config, self.host, self.weights, self.figures, self._note)
         self.first = swarm.snapshot(0)
+
+    def _note(self, name, **fields):
+        self.notes.append((name, fields))
+
+    def noted(self, name):
+        return [fields for noted, fields in self.notes if noted == name]
 
     def lease(self, count=2, *, seconds=600.0, **changes):
         held = checkpoint_of(self.first)
@@ -130,6 +139,7 @@ def work(tmp_path, use, *, config=None, loaded=True):
             node = Node(store, Swarm(store, tmp_path / "spool"), config or NodeConfig())
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(node.weights.run, node.engine)
+                nursery.start_soon(node.worker.submissions.run)
                 if loaded:
                     await node.receive(node.first)
                 node.nursery = nursery
@@ -387,7 +397,7 @@ def test_results_are_sent_again_until_they_are_acknowledged(tmp_path):
 
 def test_results_that_stay_unsent_past_their_lease_are_given_up_and_counted(tmp_path, monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr("aurora_node.work.boottime", lambda: now[0])
+    monkeypatch.setattr("aurora_node.submitting.boottime", lambda: now[0])
 
     async def use(node):
         lease = node.lease(2, seconds=30.0)
@@ -476,9 +486,9 @@ def test_an_engine_that_died_or_lies_ends_the_worker_for_its_owner_to_replace(er
         else:
             await node.receive(node.swarm.delta(1, node.first))
             node.engine.fail["commit"] = error
-        with pytest.raises(BaseExceptionGroup) as raised:
+        with pytest.raises(type(error)) as raised:
             await node.worker.run(node.engine)
-        assert raised.value.subgroup(type(error)).exceptions == (error,)
+        assert raised.value is error
         assert node.engine.stopped == isinstance(error, ChildError)
 
     work(tmp_path, use)
@@ -518,5 +528,201 @@ def test_results_waiting_together_travel_together_at_most_as_many_as_one_message
         assert max(sizes) == 64
         assert len(sizes) < 75
         assert [one.sample for one in node.host.submitted] == list(range(150))
+
+    work(tmp_path, use)
+
+
+# ---- paused, drained, asked to leave
+
+
+PAUSED = Stance("owner", "paused by the owner", hand_back=True)
+
+
+def test_a_paused_worker_hands_its_lease_back_sends_what_is_finished_and_asks_for_no_other(tmp_path):
+    async def use(node):
+        lease = node.lease(3)
+        node.host.answers = [lease]
+        node.engine.batches = [batch_of(lease, 0), trio.Event()]
+        start(node)
+        await until(lambda: node.figures.lease_done == 1)
+        node.worker.stand(PAUSED)
+        await until(lambda: node.figures.state == "paused: paused by the owner")
+        assert node.host.released == [Release(lease.lease, lease.fencing)]
+        await trio.sleep(600)
+        assert [one.sample for one in node.host.submitted] == [0]
+        assert len(node.host.requests) == 1
+        node.worker.stand(Stance())
+        with trio.fail_after(0.5):  # not at the next look
+            await until(lambda: len(node.host.requests) == 2)
+
+    work(tmp_path, use)
+
+
+def test_when_the_hours_are_over_the_lease_in_hand_is_finished_and_none_is_asked_for(tmp_path):
+    async def use(node):
+        lease, end = node.lease(2), trio.Event()
+        node.host.answers = [lease]
+        node.engine.batches = [batch_of(lease, 0), end, batch_of(lease, 1, done=True)]
+        start(node)
+        await until(lambda: node.figures.lease_done == 1)
+        node.worker.stand(Stance("hours", "outside the hours", until="22:00"))
+        await trio.sleep(30)
+        end.set()
+        await until(lambda: node.figures.admitted == 2)
+        await trio.sleep(600)
+        assert node.host.released == []
+        assert len(node.host.requests) == 1
+
+    work(tmp_path, use)
+
+
+def test_a_lease_granted_while_the_worker_is_paused_goes_straight_back(tmp_path):
+    async def use(node):
+        granted, lease = trio.Event(), node.lease(2)
+        node.host.answers = [granted, lease]
+        node.engine.batches = [trio.Event()]
+        start(node)
+        await until(lambda: node.host.requests)
+        node.worker.stand(PAUSED)
+        granted.set()
+        await until(lambda: node.host.released)
+        assert node.host.submitted == []
+
+    work(tmp_path, use)
+
+
+def test_a_paused_worker_stays_current(tmp_path):
+    async def use(node):
+        newer = node.swarm.delta(1, node.first)
+        node.worker.stand(PAUSED)
+        start(node)
+        await until(lambda: node.figures.state.startswith("paused"))
+        await node.receive(newer)
+        await until(lambda: node.weights.held == checkpoint_of(newer))
+        assert node.weights.figures.waited_seconds == 0.0, "nobody waited: the owner had paused"
+
+    work(tmp_path, use)
+
+
+def test_a_disk_short_of_room_is_no_reason_to_take_no_lease(tmp_path):
+    async def use(node):
+        node.worker.stand(Stance("disk", "fetching waits", fetching=False))
+        start(node)
+        await until(lambda: node.host.requests)
+
+    work(tmp_path, use)
+
+
+@pytest.mark.parametrize("idle", ["refused", "paused", "no weights"])
+def test_an_idle_worker_drains_at_once(idle, tmp_path):
+    async def use(node):
+        node.host.answers = [Refusal(Reason.VERSION_TOO_OLD)]
+        if idle == "paused":
+            node.worker.stand(PAUSED)
+        ended = trio.Event()
+
+        async def run():
+            await node.worker.run(node.engine)
+            ended.set()
+
+        node.nursery.start_soon(run)
+        await until(lambda: node.figures.state.startswith(("idle", "paused", "waiting")))
+        began = trio.current_time()
+        node.worker.drain()
+        await ended.wait()
+        assert trio.current_time() == began
+
+    work(tmp_path, use, loaded=idle != "no weights")
+
+
+def test_a_worker_whose_engine_is_wanted_back_leaves_it_and_can_take_another(tmp_path):
+    async def use(node):
+        lease = node.lease(2)
+        node.host.answers = [lease]
+        node.engine.batches = [batch_of(lease, 0), trio.Event()]
+        left = trio.Event()
+
+        async def run():
+            await node.worker.run(node.engine)
+            left.set()
+
+        node.nursery.start_soon(run)
+        await until(lambda: node.figures.lease_done == 1)
+        node.worker.leave()
+        await left.wait()
+        assert not node.worker.drained
+        assert node.host.released == [Release(lease.lease, lease.fencing)]
+        await until(lambda: node.host.submitted)  # without an engine
+        start(node)
+        await until(lambda: len(node.host.requests) == 2)
+
+    work(tmp_path, use)
+
+
+def test_finished_samples_outlive_the_engine_that_made_them(tmp_path):
+    async def use(node):
+        lease = node.lease(2)
+        node.host.answers = [lease]
+        node.host.replies = [UnreachableError("a moment")]
+        node.engine.batches = [batch_of(lease, 0), DEAD]
+        with pytest.raises(ChildError):
+            await node.worker.run(node.engine)
+        await node.worker.submissions.wait_until_sent()
+        assert [one.sample for one in node.host.submitted] == [0]
+
+    work(tmp_path, use)
+
+
+# ---- the log
+
+
+def test_the_log_has_each_lease_its_end_and_what_was_receipted(tmp_path):
+    async def use(node):
+        lease = node.lease(3)
+        node.host.answers = [lease]
+        node.host.replies = [(1,)]
+        node.engine.batches = [batch_of(lease, 0, 1, 2, done=True)]
+        start(node)
+        await until(lambda: node.figures.admitted == 2)
+        name = lease.lease.hex()
+        [taken], [ended], [receipts] = (node.noted(name) for name in ("lease", "lease-ended", "receipts"))
+        assert (taken["lease"], taken["step"], taken["version"], taken["samples"]) == (name, 1, 0, 3)
+        assert (ended["lease"], ended["how"], ended["done"], ended["size"]) == (name, "finished", 3, 3)
+        assert receipts == {"lease": name, "step": 1, "accepted": [[0, 0], [0, 2]], "refused": {"lag": 1}}
+
+    work(tmp_path, use)
+
+
+def test_receipts_are_logged_by_lease_when_results_of_two_travel_together(tmp_path):
+    async def use(node):
+        one, two, held = node.lease(1), node.lease(1, lease=LeaseId(b"m" * 16)), trio.Event()
+        submit = node.host.submit
+
+        async def slow(message, seconds):
+            await held.wait()
+            return await submit(message, seconds)
+
+        node.host.submit = slow
+        submissions = node.worker.submissions
+        signed = [node.worker._sign(lease, batch_of(lease, 0), batch_of(lease, 0).samples[0]) for lease in (one, two)]
+        await submissions.put([Finished(one, signed[0]), Finished(two, signed[1])])
+        held.set()
+        await submissions.wait_until_sent()
+        assert [(fields["lease"], fields["accepted"]) for fields in node.noted("receipts")] == [
+            (one.lease.hex(), [[0, 0]]),
+            (two.lease.hex(), [[0, 0]]),
+        ]
+
+    work(tmp_path, use)
+
+
+def test_a_refusal_is_logged_once_not_at_every_question(tmp_path):
+    async def use(node):
+        node.host.answers = [Refusal(Reason.NO_WORK)] * 3 + [Refusal(Reason.DRAINING, "a\x1b[2J")]
+        start(node)
+        await until(lambda: len(node.host.requests) == 5)
+        refusals = node.noted("lease-refused")
+        assert [fields["reason"] for fields in refusals] == ["no_work", "draining"]
+        assert refusals[1]["detail"] == "a?[2J"
 
     work(tmp_path, use)

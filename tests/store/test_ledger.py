@@ -255,16 +255,92 @@ def test_a_folder_that_is_missing_and_a_file_that_is_no_ledger_are_named(tmp_pat
         Ledger.open(tmp_path / "text")
 
 
-def test_a_full_disk_ends_the_ledger_with_one_clear_line_and_keeps_what_was_acknowledged(path):
+def ends_here(ledger, pages):
+    """SQLite's own way to say that the disk ends after so many pages."""
+    ledger._db.execute(f"PRAGMA max_page_count = {pages}").fetchall()
+
+
+async def is_full(ledger):
+    """Wait until the ledger says so."""
+    said = trio.Event()
+    ledger.on_wait = lambda why: said.set()
+    await said.wait()
+
+
+def test_on_a_full_disk_everybody_waits_and_goes_on_in_order_when_there_is_room(path):
     ledger = Ledger.open(path)
-    ledger._db.execute("PRAGMA max_page_count = 40").fetchall()  # SQLite's own way to say: the disk ends here
+    big, order = prompts_of(1, 60_000, 1), []
+
+    async def one(name, wait):
+        order.append((name, await wait))
 
     async def main():
         await ledger.commit([prompts_of(0, 1, 1)])
-        with pytest.raises(StoreError, match="full") as full:
-            await ledger.commit([prompts_of(1, 60_000, 1)])
-        assert "disk space" in full.value.hint
-        with pytest.raises(StoreError, match="full"):
+        ends_here(ledger, 40)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one, "big", ledger.commit([big]))
+            await is_full(ledger)
+            assert "full" in ledger.waits
+            nursery.start_soon(one, "seq", ledger.reserve_seq(Version(0)))
+            nursery.start_soon(one, "empty", ledger.commit([]))
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert order == []
+            ends_here(ledger, 1 << 30)
+        assert ledger.waits == ""
+
+    trio.run(main)
+    ledger.close()
+    assert order[0] == ("big", None)
+    assert set(order[1:]) == {("seq", 1), ("empty", None)}
+    assert reopened(path) == [prompts_of(0, 1, 1), big]
+
+
+def test_a_full_disk_keeps_nobody_from_stopping_and_a_restart_knows_what_was_acknowledged(path):
+    ledger = Ledger.open(path)
+
+    async def main():
+        await ledger.commit([prompts_of(0, 1, 1)])
+        ends_here(ledger, 40)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ledger.commit, [prompts_of(1, 60_000, 1)])
+            nursery.start_soon(ledger.commit, [])
+            await is_full(ledger)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    ledger.close()
+    assert reopened(path) == [prompts_of(0, 1, 1)]
+
+
+def test_what_a_cancelled_caller_queued_on_a_full_disk_goes_to_disk_before_what_comes_later(path):
+    ledger = Ledger.open(path)
+    big, later = prompts_of(1, 60_000, 1), prompts_of(2, 1, 1)
+
+    async def main():
+        await ledger.commit([prompts_of(0, 1, 1)])
+        ends_here(ledger, 40)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ledger.commit, [big])
+            await is_full(ledger)
+            nursery.cancel_scope.cancel()
+        ends_here(ledger, 1 << 30)
+        await ledger.commit([later])
+
+    trio.run(main)
+    ledger.close()
+    assert reopened(path) == [prompts_of(0, 1, 1), big, later]
+
+
+def test_any_other_failed_write_ends_the_ledger(path):
+    ledger = Ledger.open(path)
+
+    async def main():
+        await ledger.commit([prompts_of(0, 1, 1)])
+        ledger._db.execute("PRAGMA query_only = 1").fetchall()
+        for _ in range(2):
+            with pytest.raises(StoreError, match="readonly"):
+                await ledger.commit([prompts_of(1, 1, 1)])
+        with pytest.raises(StoreError, match="readonly"):
             await ledger.reserve_seq(Version(0))
 
     trio.run(main)

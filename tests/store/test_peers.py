@@ -95,3 +95,19 @@ def test_a_file_of_another_swarm_is_refused(memory, path):
 def test_two_daemons_cannot_share_one_memory(memory, path):
     with pytest.raises(StoreError, match="locked"):
         SwarmMemory.open(path, SWARM)
+
+
+def test_on_a_full_disk_what_is_to_be_remembered_is_owed_and_written_when_there_is_room(memory, path):
+    pages = memory._db.execute("PRAGMA page_count").fetchone()[0]
+    memory._db.execute(f"PRAGMA max_page_count = {pages}").fetchall()  # SQLite's own way to say: the disk ends here
+    many = [record(Identity(bytes([7, index]) * 16), 1) for index in range(200)]
+    memory.remember(many)
+    assert "full" in memory.waits
+    assert memory.peers() == []
+    memory._db.execute(f"PRAGMA max_page_count = {1 << 30}").fetchall()
+    memory.raise_floor(Floor(Generation(2), Seq(9)))
+    assert memory.waits == ""
+    memory = again(memory, path)
+    assert memory.floor() == Floor(Generation(2), Seq(9))
+    assert set(memory.peers()) == set(many)
+    memory.close()

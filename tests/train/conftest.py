@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from aurora_p2p.crypto.identity import Identity
@@ -34,6 +35,7 @@ from aurora_p2p.wire.trainer import (
     Rollout,
     Rollouts,
     StatusJson,
+    StepDone,
     SubmitPrompts,
     TakeRollouts,
     TrainerRequest,
@@ -52,10 +54,16 @@ class LocalSwarm:
         self.path, self._draw = path, draw
         self.weights: Weights = ([], {})
         self.version, self.digest = Version(-1), StateDigest(b"")
+        self.deltas = 0
         self.begun: list[BeginPublish] = []
         self.aborted: list[str] = []
         self.waits = 0
         self.refuse = ""
+        self.refuse_for = 0
+        """How many publications meet a full disk before there is room."""
+        self.lose_next_answer = self.cut_next_body = False
+        self.stale_heads = 0
+        self.lost: tuple[Version, StateDigest] | None = None
         self._pieces: list[bytes] = []
         self._steps: dict[int, SubmitPrompts] = {}
         self._held: dict[int, tuple[Version, Weights]] = {}
@@ -82,16 +90,23 @@ class LocalSwarm:
                     reply = self._answer(*channel.receive())
                     if reply:
                         channel.send(reply)
-            except EOFError:
+            except EOFError:  # the trainer's end, or ours
                 channel.close()
 
     def _answer(self, request: TrainerRequest, payload: bytes) -> Record | None:
         match request:
+            case Attach() if self.lost is not None and self.stale_heads:  # it went on with that only later
+                self.stale_heads -= 1
+                return Attached(SwarmId(NODE), RunId(bytes(16)), *self.lost, 1024)
             case Attach():
-                return Attached(SwarmId(NODE), RunId(bytes(16)), self.version, self.digest, 1024)
+                attached = Attached(SwarmId(NODE), RunId(bytes(16)), self.version, self.digest, 1024)
+                return msgspec.structs.replace(attached, deltas=self.deltas)
             case BeginPublish():
                 self.begun.append(request)
                 self._pieces = []
+            case Body() if self.cut_next_body:
+                self.cut_next_body = False
+                raise EOFError("killed here")
             case Body():
                 self._pieces.append(payload)
             case AbortPublish(detail):
@@ -105,12 +120,17 @@ class LocalSwarm:
                 return Noted()
             case TakeRollouts(step):
                 return self._take(step)
+            case StepDone():
+                return Noted()
             case AskStatus():
                 return StatusJson('{"nodes": 1}')
         return None
 
     def _publish(self, begin: BeginPublish, digest: StateDigest) -> Record:
         body = b"".join(self._pieces)
+        if self.refuse_for:
+            self.refuse_for -= 1
+            return Failed("the disk is full", "make room", retry_seconds=0.01)
         if self.refuse:
             return Failed(self.refuse, "try again")
         try:
@@ -120,13 +140,18 @@ class LocalSwarm:
                 self.weights = (specs, read_snapshot(specs, [body], digest))
             else:
                 specs, bits = self.weights
-                assert (begin.base_version, begin.base_digest) == (self.version, self.digest)
+                if (begin.base_version, begin.base_digest) != (self.version, self.digest):
+                    return Failed("the delta's base is not the newest publication")
                 write(stage(specs, [body], bits, self.digest, digest), bits, specs)
             assert begin.layout == layout_id(specs)
         except AuroraError as error:
             return Failed(str(error))
+        self.lost = (self.version, self.digest) if self.lose_next_answer else self.lost
         self.version, self.digest = begin.version, digest
         self._hold()
+        if self.lose_next_answer:
+            self.lose_next_answer = False
+            raise EOFError("killed here")
         return Published(Seq(len(self.begun)), begin.version, ManifestHash(hash_of(body)), len(self._pieces), len(body))
 
     def _hold(self) -> None:

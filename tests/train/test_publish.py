@@ -9,10 +9,11 @@ import pytest
 
 from aurora_p2p.delta.digest import full_digest
 from aurora_p2p.delta.tensors import Bits
-from aurora_p2p.engine.model import specs_of, write_checkpoint
+from aurora_p2p.engine.model import write_checkpoint
+from aurora_p2p.engine.tables import specs_of
 from aurora_p2p.errors import CheckpointError, RefusedError
 from aurora_p2p.train.client import SwarmClient
-from aurora_p2p.train.publish import MIN_BOUND, Publisher, publish_folder, refuse_non_finite, snapshot_bound
+from aurora_p2p.train.publish import MAX_DELTAS, MIN_BOUND, Publisher, publish_folder, refuse_non_finite, snapshot_bound
 from aurora_p2p.types import TensorSpec, Version
 from aurora_p2p.wire.manifest import ModelConfig
 
@@ -111,6 +112,16 @@ def test_full_sends_every_version_whole(swarm) -> None:
     assert again.bytes >= sum(spec.nbytes for spec in SPECS)
 
 
+def test_after_many_deltas_one_version_travels_whole_so_that_old_ones_can_go(swarm) -> None:
+    kinds = []
+    with SwarmClient.open(swarm.path) as client:
+        publisher = Publisher(client, CONFIG)
+        for version, deltas in enumerate([0, MAX_DELTAS - 1, MAX_DELTAS, 0]):
+            swarm.deltas = deltas
+            kinds.append(publisher.publish(SPECS, random_bits(1), Version(version)).kind)
+    assert kinds == ["snapshot", "delta", "snapshot", "delta"]
+
+
 def test_weights_that_did_not_change_are_an_empty_delta(swarm) -> None:
     bits = random_bits(8)
     with SwarmClient.open(swarm.path) as client:
@@ -186,3 +197,45 @@ def test_the_command_publishes_a_folder_and_a_bad_folder_is_one_clear_line(swarm
     assert failed.returncode == CheckpointError.exit_status
     assert failed.stderr.startswith("error: cannot read the checkpoint")
     assert "Traceback" not in failed.stderr
+
+
+def test_a_publication_whose_answer_was_lost_is_recognised_by_its_digest_and_not_made_twice(swarm) -> None:
+    first, second = random_bits(1), stepped(random_bits(1), 0.01)
+    with SwarmClient.open(swarm.path) as client:
+        publisher = Publisher(client, CONFIG)
+        publisher.publish(SPECS, first, Version(0))
+        swarm.lose_next_answer = True
+        publication = publisher.publish(SPECS, second, Version(1))
+        assert (publication.version, publication.digest) == (1, full_digest(SPECS, second)) == (1, swarm.digest)
+        assert publication.kind == "delta"
+        assert publisher.publish(SPECS, stepped(second, 0.01), Version(2)).kind == "delta"
+    assert [begin.version for begin in swarm.begun] == [0, 1, 2]
+
+
+def test_a_publication_that_is_cut_off_is_made_again_on_the_base_that_the_swarm_has(swarm) -> None:
+    first, second = random_bits(1), stepped(random_bits(1), 0.01)
+    with SwarmClient.open(swarm.path) as client:
+        publisher = Publisher(client, CONFIG)
+        publisher.publish(SPECS, first, Version(0))
+        swarm.cut_next_body = True
+        assert publisher.publish(SPECS, second, Version(1)).kind == "delta"
+    assert [begin.version for begin in swarm.begun] == [0, 1, 1]
+    assert swarm.digest == full_digest(SPECS, second)
+
+
+def test_a_host_without_room_is_waited_for(swarm) -> None:
+    swarm.refuse_for = 1
+    with SwarmClient.open(swarm.path) as client:
+        assert Publisher(client, CONFIG).publish(SPECS, random_bits(1), Version(0)).version == 0
+    assert [begin.version for begin in swarm.begun] == [0, 0]
+
+
+def test_a_refusal_because_an_earlier_attempt_has_arrived_meanwhile_is_a_success(swarm) -> None:
+    first, second = random_bits(1), stepped(random_bits(1), 0.01)
+    with SwarmClient.open(swarm.path) as client:
+        publisher = Publisher(client, CONFIG)
+        publisher.publish(SPECS, first, Version(0))
+        swarm.lose_next_answer, swarm.stale_heads = True, 2
+        publication = publisher.publish(SPECS, second, Version(1))
+    assert (publication.version, publication.kind, publication.digest) == (1, "delta", swarm.digest)
+    assert [begin.kind for begin in swarm.begun] == ["snapshot", "delta", "delta"]

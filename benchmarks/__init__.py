@@ -1,0 +1,1 @@
+"""One module for each published figure: `python -m benchmarks.NAME --json`."""
