@@ -28,10 +28,12 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from aurora_p2p.local.cli import run_cli
 from aurora_p2p.local.clock import boottime
 from benchmarks.crash_cases import Case, draw
 from benchmarks.crash_run import CrashRun, Outcome
@@ -105,11 +107,12 @@ def run_job(folder: Path, cases: list[Case], report: Report, stopped: threading.
                 report.find(kind, lines)
 
 
-def run_all(cases: Sequence[Case], jobs: int, report: Report) -> None:
-    """Every job in a thread: what they do is wait for processes."""
+def run_all(cases: Sequence[Case], jobs: int, report: Report, keep: Path | None) -> None:
+    """Every job in a thread: what they do is wait for processes. keep: where homes and logs stay."""
     stopped = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: stopped.set())
-    with tempfile.TemporaryDirectory(prefix="aurora-crash-") as folder, ThreadPoolExecutor(jobs) as threads:
+    with ExitStack() as stack, ThreadPoolExecutor(jobs) as threads:
+        folder = keep or stack.enter_context(tempfile.TemporaryDirectory(prefix="aurora-crash-"))
         shares = [list(cases[number::jobs]) for number in range(jobs)]
         running = [
             threads.submit(run_job, Path(folder) / str(number), share, report, stopped)
@@ -120,26 +123,27 @@ def run_all(cases: Sequence[Case], jobs: int, report: Report) -> None:
             job.result()
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.crash", description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="the figures as JSON on stdout")
     parser.add_argument("--cases", type=int, default=231, metavar="N", help="how many (default 231: each kind thrice)")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="of order, hits and nodes")
     parser.add_argument("--jobs", type=int, default=1, metavar="J", help="fleets beside each other")
     parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N cases of this seed")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave homes and logs in this new folder")
     parser.add_argument("--only", default="", metavar="TEXT", help="only faults whose name holds this")
     options = parser.parse_args()
     cases = draw(options.skip + options.cases, options.seed, NODES, options.only)[options.skip :]
     report = Report()
-    run_all(cases, options.jobs, report)
+    run_all(cases, options.jobs, report, options.keep)
     figures = report.figures()
     if options.json:
         print(json.dumps(figures, indent=2))
     else:
         print("\n".join(f"{key:<24} {value}" for key, value in figures.items() if not isinstance(value, dict | list)))
     failed = figures["wrong_digests"] + figures["lost"] + figures["doubled"] + figures["stuck"] + figures["unreached"]
-    sys.exit(1 if failed else 0)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    run_cli(main)

@@ -21,14 +21,14 @@ from typing import Any
 
 from aurora_p2p.errors import AuroraError, ChildError, DigestMismatch
 from aurora_p2p.host.chaos import Fault, plan_of
-from aurora_p2p.host.chaos_programs import START_SECONDS, ChaosSwarm
+from aurora_p2p.host.chaos_programs import FAULT_SECONDS, START_SECONDS, ChaosSwarm
 from aurora_p2p.host.chaos_report import Outcome, broken, render_chaos
 from aurora_p2p.host.programs import Programs, run_once, wait_until
 from aurora_p2p.host.watching import Watching
 from aurora_p2p.local.clock import OFFSET, boottime
 from aurora_p2p.local.config import make_home
 from aurora_p2p.testing.audit import accepted_in, audit, samples_in
-from aurora_p2p.testing.faults import corrupt, kill, plan
+from aurora_p2p.testing.faults import corrupt, kill, marks_in, plan
 
 SEGMENT_BYTES = 1024
 PROMPTS, GROUP = 48, 8
@@ -161,7 +161,8 @@ class Chaos:
             case "child":
                 swarm.kill_child(whom, fault.point)
             case "corrupt":
-                swarm.armed(whom, plan(corrupt(CORRUPT_BYTE)))
+                marks = swarm.armed(whom, plan(corrupt(CORRUPT_BYTE)))
+                wait_until(lambda: bool(marks_in(marks)), FAULT_SECONDS, f"a corrupted segment at {whom}")
             case "date":
                 swarm.restart(whom, {OFFSET: str(fault.seconds)})
             case "gone":

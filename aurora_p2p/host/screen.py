@@ -36,8 +36,10 @@ TWO_COLUMNS = 110
 SHARES = (4, 5)
 LABEL = 11
 """Width of the names before figures."""
-BAR = 16
-"""Cells of a bar beside a figure; fewer on a narrow screen."""
+BAR, LEAST_BAR = 16, 5
+"""Cells of a bar beside a figure, on a wide and on a narrow screen."""
+BESIDE_SAMPLES, BESIDE_NODES = 36, 18
+"""Cells of the figures beside bars."""
 
 
 def render_screen(status: Status, width: int, height: int) -> Group:
@@ -127,7 +129,7 @@ def _mood(status: Status) -> tuple[str, str]:
 
 def _why(status: Status, width: int) -> list[Text]:
     lines: list[Text] = []
-    for sentence in why(status):
+    for sentence in why({**status, "ticket": ""}):  # a ticket in pieces cannot be copied
         for index, part in enumerate(textwrap.wrap(sentence, max(width - 2, 8))):
             lines.append(line("- " if index == 0 else "  ", part))
     return lines
@@ -138,7 +140,7 @@ def _why(status: Status, width: int) -> list[Text]:
 
 def _pipeline(status: Status, width: int) -> list[Text]:
     """Extract, spread, staged, committed: how far the newest version is."""
-    pipeline, cells = status["pipeline"], _cells(width)
+    pipeline, cells = status["pipeline"], _cells(width, BESIDE_NODES)
     extract, nodes = pipeline["extract"], pipeline["nodes"]
     if extract:
         share_done = share(extract["bytes"], extract["bound"])
@@ -170,7 +172,7 @@ def _published(status: Status) -> str:
 
 def _samples(status: Status, width: int) -> list[Text]:
     """Each step's samples: admitted, leased, open."""
-    cells = _cells(width)
+    cells = _cells(width, BESIDE_SAMPLES)
     return [
         _figure(
             f"step {step['step']}",
@@ -199,10 +201,11 @@ def _trainer(status: Status, width: int) -> list[Text]:
         _figure("reward", (f"{shown:>8}", "bold"), " ", sparkline(_lifted(rewards), room)),
         _figure("tokens/s", (f"{count(last['tokens_per_second']):>8}", "bold"), " ", sparkline(speeds, room)),
         _figure("wait share", (f"{waited:>8}", "bold"), " ", sparkline([step["wait_share"] for step in history], room)),
+        _figure("last step", f"{last['step']} took {last['seconds']:.1f} s, {age(last['age_seconds'])} ago"),
         _figure(
-            "last step",
-            f"{last['step']} took {last['seconds']:.1f} s: waited {last['waited_seconds']:.1f}, trained "
-            f"{last['trained_seconds']:.1f}, published {last['published_seconds']:.1f}; {age(last['age_seconds'])} ago",
+            "",
+            f"waited {last['waited_seconds']:.1f}, trained {last['trained_seconds']:.1f}, "
+            f"published {last['published_seconds']:.1f}",
         ),
     ]
     return lines
@@ -249,8 +252,8 @@ def _cap(kib: float) -> str:
     return f" of {rate(kib * 1024)}" if kib else ""
 
 
-def _cells(width: int) -> int:
-    return max(min(BAR, (width - LABEL) // 3), 0)
+def _cells(width: int, beside: int) -> int:
+    return max(min(BAR, width - LABEL - beside), LEAST_BAR)
 
 
 def _bar(parts: list[int], whole: int, cells: int) -> str:

@@ -104,8 +104,8 @@ def _unpublished(status: Status) -> list[str]:
 def _no_nodes(status: Status) -> list[str]:
     if status["nodes"]:
         return []
-    ticket = status.get("ticket")
-    return [f"no node has joined: on another machine, type aurora-node join {ticket or 'and the ticket of this swarm'}"]
+    ticket = status.get("ticket") or "and the ticket that aurora-host status shows"
+    return [f"no node has joined: on another machine, type aurora-node join {ticket}"]
 
 
 # ---- the steps

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from aurora_p2p.delta.encode import encode_snapshot
+from aurora_p2p.delta.tensors import layout_id
+from aurora_p2p.engine.model import checkpoint_bits
 from aurora_p2p.host.programs import Program, wait_until
 from aurora_p2p.host.watching import Watching
 from aurora_p2p.local.faults import Rule
 from aurora_p2p.testing.audit import accepted_in, audit, samples_in
 from aurora_p2p.testing.faults import marks_in, plan
+from aurora_p2p.train.client import SwarmClient
+from aurora_p2p.train.publish import snapshot_bound
+from aurora_p2p.types import NO_BASE
+from aurora_p2p.wire.manifest import TensorEntry
+from aurora_p2p.wire.trainer import BeginPublish
 from tests.e2e.world import LONG, Swarm
 
 
@@ -56,6 +64,30 @@ def ended(program: Program) -> None:
     wait_until(lambda: program.process.poll() is not None, LONG, f"the end of {program.name}")
 
 
-def held(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something that must come by itself."""
-    wait_until(condition, LONG, what)
+@contextmanager
+def half_published(swarm: Swarm) -> Iterator[int]:
+    """A snapshot of the next version, begun and left there; yields its seq."""
+    specs, bits = checkpoint_bits(swarm.trainer.model)
+    version, seq = swarm.host.status()["version"] + 1, swarm.host.status()["seq"] + 1
+    with SwarmClient.open(swarm.host.home) as client:
+        client.begin_publish(
+            BeginPublish(
+                version=version,
+                kind="snapshot",
+                base_version=NO_BASE,
+                base_digest=b"",
+                layout=layout_id(specs),
+                size_bound=snapshot_bound(specs),
+                class_map=b"",
+                tensors=tuple(TensorEntry(spec, "full") for spec in specs),
+                model=swarm.trainer.config,
+            )
+        )
+        blocks = list(encode_snapshot(specs, bits))
+        for block in blocks[: len(blocks) // 2]:
+            client.send_body(block)
+        yield seq
+
+
+def holds(node: Program, seq: int) -> bool:
+    return any(artifact["seq"] == seq for artifact in node.status()["exchange"]["artifacts"])

@@ -13,8 +13,7 @@ import pytest
 
 from aurora_p2p.host.programs import Program, wait_until
 from aurora_p2p.local.clock import OFFSET
-from tests.e2e.chaos import ended, survived
-from tests.e2e.test_faults import half_published, holds
+from tests.e2e.chaos import ended, half_published, holds, survived
 from tests.e2e.world import LONG, PRIVATE, Swarm
 
 pytestmark = pytest.mark.slow

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from aurora_p2p.delta.encode import encode_snapshot
+from aurora_p2p.engine.model import checkpoint_bits
 from aurora_p2p.host.programs import Program
 from aurora_p2p.local.faults import Process
 from aurora_p2p.testing.faults import kill
@@ -107,7 +109,9 @@ def test_a_trainer_killed_at_any_moment_goes_on_where_it_was_and_loses_no_step(
     swarm.settle()
     before = swarm.host.status()["version"]
     job = Job(swarm, f"job-{point}", before + 3)
-    armed = Armed.with_rules(tmp_path, kill(point, hit=2, process="trainer"))
+    specs, bits = checkpoint_bits(swarm.trainer.model)
+    first_publication = len(list(encode_snapshot(specs, bits))) if point == "publish.sending" else 1
+    armed = Armed.with_rules(tmp_path, kill(point, hit=first_publication + 1, process="trainer"))
     with survived(swarm):
         first = job.start(armed.env)
         ended(first)

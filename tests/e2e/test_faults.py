@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
-from aurora_p2p.delta.encode import encode_snapshot
-from aurora_p2p.delta.tensors import layout_id
-from aurora_p2p.engine.model import checkpoint_bits
 from aurora_p2p.host.programs import Program, wait_until
 from aurora_p2p.local.clock import boottime
-from aurora_p2p.train.client import SwarmClient
 from aurora_p2p.train.loop import StepRecord
-from aurora_p2p.train.publish import snapshot_bound
-from aurora_p2p.types import NO_BASE
-from aurora_p2p.wire.manifest import TensorEntry
-from aurora_p2p.wire.trainer import BeginPublish
+from tests.e2e.chaos import half_published, holds, survived
 from tests.e2e.world import (
     BULK,
     ENGINE,
@@ -36,6 +28,14 @@ pytestmark = pytest.mark.slow
 
 SOON = LEASE_SECONDS / 2
 """Well before any lease's deadline: the shortest lasts 10 s."""
+
+
+@pytest.fixture(autouse=True)
+def all_survive(swarm: Swarm) -> Iterator[None]:
+    """Around each: nothing stuck, lost or doubled."""
+    swarm.mend()
+    with survived(swarm):
+        yield
 
 
 def admitted_once(swarm: Swarm, records: list[StepRecord]) -> None:
@@ -161,35 +161,6 @@ def test_a_publication_that_dies_with_its_host_is_aborted_and_the_next_one_arriv
     (record,) = swarm.train(1)
     assert record.publication.seq > cut
     swarm.settle()
-
-
-@contextmanager
-def half_published(swarm: Swarm) -> Iterator[int]:
-    """A snapshot of the next version, begun and left there; yields its seq."""
-    specs, bits = checkpoint_bits(swarm.trainer.model)
-    version, seq = swarm.host.status()["version"] + 1, swarm.host.status()["seq"] + 1
-    with SwarmClient.open(swarm.host.home) as client:
-        client.begin_publish(
-            BeginPublish(
-                version=version,
-                kind="snapshot",
-                base_version=NO_BASE,
-                base_digest=b"",
-                layout=layout_id(specs),
-                size_bound=snapshot_bound(specs),
-                class_map=b"",
-                tensors=tuple(TensorEntry(spec, "full") for spec in specs),
-                model=swarm.trainer.config,
-            )
-        )
-        blocks = list(encode_snapshot(specs, bits))
-        for block in blocks[: len(blocks) // 2]:
-            client.send_body(block)
-        yield seq
-
-
-def holds(node: Program, seq: int) -> bool:
-    return any(artifact["seq"] == seq for artifact in node.status()["exchange"]["artifacts"])
 
 
 def test_training_goes_on_without_the_bootstrap(swarm: Swarm) -> None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from aurora_p2p.host.programs import Programs, wait_until
 from aurora_p2p.local.clock import boottime
+from aurora_p2p.train.loop import StepRecord
 from tests.e2e.chaos import survived
 from tests.e2e.disks import SmallDisk, small_disk
 from tests.e2e.world import GROUP, LONG, PROMPTS, QUICK, SLOW, Swarm
@@ -23,22 +26,29 @@ pytestmark = pytest.mark.slow
 STOPPED_SECONDS = 60.0
 
 
-@pytest.fixture(scope="module")
-def stopped(swarm: Swarm) -> Iterator[float]:
-    """The session's host and one of its nodes, stopped in the middle of the work before the tests of this module.
+@dataclass(frozen=True)
+class Stopped:
+    """The session's host and one of its nodes, stopped in the middle of the work. since: boottime; steps: the work."""
 
-    Yields when. They are continued in any case.
-    """
+    since: float
+    steps: Future[list[StepRecord]]
+
+
+@pytest.fixture(scope="module")
+def stopped(swarm: Swarm) -> Iterator[Stopped]:
+    """Stopped before the tests of this module, while a training runs and leases are held; continued in any case."""
     swarm.mend()
-    swarm.settle()
     sleepers = (swarm.host, swarm.nodes[0])
-    for program in sleepers:
-        program.signal(signal.SIGSTOP)
-    try:
-        yield boottime()
-    finally:
+    (status, *_) = swarm.settle()
+    with swarm.training(3, SLOW) as steps:
+        swarm.wait_for_lease(status["peer"])
         for program in sleepers:
-            program.signal(signal.SIGCONT)
+            program.signal(signal.SIGSTOP)
+        try:
+            yield Stopped(boottime(), steps)
+        finally:
+            for program in sleepers:
+                program.signal(signal.SIGCONT)
 
 
 @pytest.fixture
@@ -46,7 +56,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_full_disk_makes_a_host_wait_and_nothing_acknowledged_is_lost(stopped: float, folder: Path) -> None:
+def test_a_full_disk_makes_a_host_wait_and_nothing_acknowledged_is_lost(stopped: Stopped, folder: Path) -> None:
     with small_disk(folder / "host", "*ledger.sqlite") as disk, Programs(folder) as programs:
         small = Swarm.start(programs, disk.env)
         small.nodes = [small.start_node("node")]
@@ -74,7 +84,7 @@ def look_while_full(small: Swarm, disk: SmallDisk) -> None:
     assert small.host.status()["version"] == version
 
 
-def test_a_publication_that_finds_no_room_is_made_by_itself_when_there_is_some(stopped: float, folder: Path) -> None:
+def test_a_publication_that_finds_no_room_is_made_by_itself_when_there_is_some(stopped: Stopped, folder: Path) -> None:
     with small_disk(folder / "host", "*/body") as disk, Programs(folder) as programs:
         small = Swarm.start(programs, disk.env)
         small.nodes = [small.start_node("node")]
@@ -91,7 +101,7 @@ def test_a_publication_that_finds_no_room_is_made_by_itself_when_there_is_some(s
         assert len(records) == 2
 
 
-def test_a_full_disk_makes_a_node_pause_its_downloads_and_serve_on(stopped: float, folder: Path) -> None:
+def test_a_full_disk_makes_a_node_pause_its_downloads_and_serve_on(stopped: Stopped, folder: Path) -> None:
     with small_disk(folder / "node0", "*/body") as disk, Programs(folder) as programs:
         small = Swarm.start(programs)
         small.nodes = [small.start_node("node0", env=disk.env), small.start_node("node1")]
@@ -123,20 +133,20 @@ def serves_on(small: Swarm) -> None:
         assert newcomer.stop() == 0
 
 
-def test_a_host_and_a_node_that_were_stopped_for_a_minute_go_on_as_if_nothing_had_been(
-    stopped: float, swarm: Swarm
+def test_a_host_and_a_node_that_were_stopped_for_a_minute_go_on_with_the_training_that_ran(
+    stopped: Stopped, swarm: Swarm
 ) -> None:
-    left = stopped + STOPPED_SECONDS - boottime()
-    wait_until(lambda: boottime() >= stopped + STOPPED_SECONDS, max(left, 0.0) + 5.0, "a minute")
-    pids = [program.process.pid for program in (swarm.host, *swarm.nodes)]
-    before = swarm.nodes[0].process.poll()
+    end = stopped.since + STOPPED_SECONDS
+    wait_until(lambda: boottime() >= end, max(end - boottime(), 0.0) + 5.0, "a minute")
+    programs = (swarm.host, *swarm.nodes)
+    assert [program.process.poll() for program in programs] == [None] * 4
+    assert not stopped.steps.done()
     swarm.host.signal(signal.SIGCONT)
     with survived(swarm):
-        swarm.train(1)
+        records = stopped.steps.result(LONG)
         swarm.nodes[0].signal(signal.SIGCONT)
-        swarm.train(2)
-    assert before is None
-    assert [program.process.pid for program in (swarm.host, *swarm.nodes)] == pids
-    admitted = swarm.nodes[0].status()["admitted"]
+    assert [record.tokens for record in records] == [PROMPTS * GROUP * SLOW.max_tokens] * 3
+    assert [program.process.poll() for program in programs] == [None] * 4, "nobody had to be started again"
+    before = swarm.nodes[0].status()["admitted"]
     swarm.train(2)
-    assert swarm.nodes[0].status()["admitted"] > admitted
+    assert swarm.nodes[0].status()["admitted"] > before

@@ -44,6 +44,7 @@ def test_a_host_in_a_terminal_is_paused_capped_resumed_and_stopped_by_its_keys(r
         client.send_body(bytes(600))
         client.end_publish(digest_of(0))
         one.wait_for("version 0: snapshot of 600 bytes")
+        one.wait_for("no node has joined")
         client.submit(Step(0), [(1, 2)], 4, SAMPLING)
         one.wait_for("0/4 admitted")
         client.step_done(Step(0), 0.5, waited_seconds=1.0, trained_seconds=2.0, published_seconds=0.5)
