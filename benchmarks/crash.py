@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from aurora_p2p.delta import warm
 from aurora_p2p.local.cli import run_cli
 from aurora_p2p.local.clock import boottime
 from benchmarks.crash_cases import Case, draw
@@ -134,6 +135,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="only faults whose name holds this")
     options = parser.parse_args()
     cases = draw(options.skip + options.cases, options.seed, NODES, options.only)[options.skip :]
+    warm.main()  # once here, instead of in a dozen processes at the same time
     report = Report()
     run_all(cases, options.jobs, report, options.keep)
     figures = report.figures()

@@ -52,7 +52,7 @@ Series = dict[str, dict[str, list[tuple[float, float]]]]
 
 def processes(fleet: Fleet) -> Iterator[tuple[str, psutil.Process]]:
     """Every process under watch, by name."""
-    for name, program in fleet.running.items():
+    for name, program in list(fleet.running.items()):  # a thread of guests adds to it
         if name.startswith(GUEST):
             continue
         daemon = psutil.Process(program.process.pid)
@@ -88,7 +88,7 @@ class Watch:
                 self._note("rss", name, now, process.memory_info().rss / 1e6)
                 self._note("fds", name, now, process.num_fds())
                 self._note("cpu", name, now, sum(process.cpu_times()[:2]))
-        daemons = ["bootstrap", "host", *self.fleet.nodes]
+        daemons = ["bootstrap", "host", *(f"node{number}" for number in range(NODES))]
         for name in daemons:
             status = self.fleet.status(name)
             if status is not None:

@@ -60,7 +60,7 @@ def test_the_operators_guide_runs_from_top_to_bottom(session: Session) -> None:
     for line in shell_lines(OPERATOR):
         session.type(line)
     assert restored(session)["generation"] == 2
-    wait_until(lambda: bool(restored(session)["version"] == 0), LONG, "version 0, published anew after the restore")
+    wait_until(lambda: bool(restored(session)["version"] == 0), LONG, "version 0 after the restore")
     assert not (session.folder / ".config" / "systemd" / "user" / "aurora-host.service").exists()
     assert (session.folder / "host-report.tar.gz").stat().st_size > 0
 
