@@ -21,37 +21,15 @@ from pathlib import Path
 from aurora_p2p.engine.held import HeldWeights
 from aurora_p2p.engine.protocol import Outcome, Served, Step
 from aurora_p2p.engine.requests import check_request
-from aurora_p2p.errors import CheckpointError, UsageError
+from aurora_p2p.errors import CheckpointError
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.types import StateDigest, Version
 from aurora_p2p.wire.control import LeaseSample, Sampling
 from aurora_p2p.wire.engine import Generated
 from aurora_p2p.wire.manifest import Header
 
-NAME = "simulated"
-DEVICES = {"l40": 1_250.0, "a100": 2_500.0, "h100": 5_000.0}
-"""Generated tokens per second of a full batch, as measured for rollouts of a mid-sized model on one such device."""
-DEFAULT_DEVICE = "a100"
-MAX_TOKENS_PER_SECOND = 1e6
 SHORTEST_PAUSE_SECONDS = 0.005
 """The engine sleeps when it is so much ahead of its device: fewer wake-ups, the same rate."""
-
-
-def rate_of(engine: str) -> float:
-    """Tokens per second of an engine name: "simulated", "simulated:h100" or "simulated:<tokens per second>".
-
-    Raises UsageError for anything else.
-    """
-    name, _, device = engine.partition(":")
-    if name == NAME:
-        device = device or DEFAULT_DEVICE
-        if device in DEVICES:
-            return DEVICES[device]
-        rate = float(device) if device.replace(".", "", 1).isdecimal() else 0.0
-        if 0 < rate <= MAX_TOKENS_PER_SECOND:
-            return rate
-    choices = ", ".join(DEVICES)
-    raise UsageError(f"there is no engine called {engine!r}", hint=f"simulated:<{choices} or tokens per second>")
 
 
 class SimulatedEngine:

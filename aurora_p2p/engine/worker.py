@@ -24,8 +24,9 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from aurora_p2p.engine import simulated
+from aurora_p2p.engine.names import SIMULATED, check_engine, rate_of
 from aurora_p2p.engine.protocol import Outcome, RolloutEngine
+from aurora_p2p.engine.simulated import SimulatedEngine
 from aurora_p2p.errors import AuroraError, UsageError, WireError
 from aurora_p2p.local.channel import Channel
 from aurora_p2p.local.child import inherited_channel
@@ -160,11 +161,9 @@ def _end_process(failure: threading.ExceptHookArgs) -> None:
 
 def _open_engine(start: EngineStart) -> RolloutEngine:
     """The engine that was asked for. Raises UsageError when there is none, or the device is not there."""
-    kind = start.engine.partition(":")[0]
-    if kind == simulated.NAME:
-        return simulated.SimulatedEngine(simulated.rate_of(start.engine), max_batch=start.max_batch)
-    if start.engine != "hf":
-        raise UsageError(f"there is no engine called {start.engine!r}", hint="use hf, or simulated for tests")
+    check_engine(start.engine)
+    if start.engine.partition(":")[0] == SIMULATED:
+        return SimulatedEngine(rate_of(start.engine), max_batch=start.max_batch)
     return _open_hf(start)
 
 

@@ -133,8 +133,9 @@ def _grants(effects: list[Effect]) -> bool:
 class Answers:
     """Answers one swarm's nodes.
 
-    newest: the desk's newest publication. roster_changed: called when the roster may change. Leases are refused while
-    `draining` (the host is stopping) or `paused` (its owner wants no new ones); results are taken all the same.
+    newest: the desk's newest publication. roster_changed: called when the roster may change. Leases are refused, and
+    results taken, while `draining` (the host is stopping) or `paused` (its owner wants no new ones). Leases are also
+    refused while the ledger's disk is full.
     """
 
     def __init__(
@@ -241,5 +242,5 @@ class Answers:
         if self.paused:
             return Refusal(Reason.PAUSED, "the host's owner grants no leases now", retry_seconds=CLOSED_SECONDS)
         if self._door.disk_full:
-            return Refusal(Reason.PAUSED, "the host's disk is full", retry_seconds=CLOSED_SECONDS)
+            return Refusal(Reason.DISK_FULL, "the host's disk is full", retry_seconds=CLOSED_SECONDS)
         return None

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from aurora_p2p.errors import StoreError
-from aurora_p2p.host.config import HostConfig
+from aurora_p2p.host.config import DRAIN_SECONDS, HostConfig
 from aurora_p2p.local.commands.program import Program, Service
 from aurora_p2p.local.configcheck import Problem
 from aurora_p2p.local.log import FOLDER
@@ -16,8 +16,6 @@ from aurora_p2p.net.settings import check_addresses, check_listen, check_metrics
 
 CONFIG = "run.toml"
 CHILD_LOGS = ("bulk.log",)
-DRAIN_SECONDS = 60.0
-"""Longer than a lease that is waited for when the host is told to stop."""
 ROLE_KEYS = ("node", "publish", "admit", "lease")
 
 

@@ -10,6 +10,10 @@ from msgspec import Meta
 from aurora_p2p.local.config import ABOVE_0, AT_LEAST_0, setting
 from aurora_p2p.wire.limits import MAX_LEASE_SAMPLES, MAX_SEGMENT
 
+DRAIN_SECONDS = 60.0
+"""How long a host that is stopped waits for live leases: as long as the longest of the default settings. systemd waits
+longer, and a restarted host honours what is still live."""
+
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:

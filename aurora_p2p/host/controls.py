@@ -2,7 +2,7 @@
 
     status, why, caps       look, explain, change the bandwidth
     pause, resume           no new leases are granted; results and publications go on
-    quit                    RUNNING -> DRAINING (no new leases; until the live ones end, or DRAIN_SECONDS) -> stop
+    quit, and SIGTERM       RUNNING -> DRAINING (no new leases; until the live ones end, or DRAIN_SECONDS) -> stop
                             asked again, or with "now": stop at once
 
 What is changed here lasts until the host stops; run.toml is the lasting place.
@@ -16,14 +16,12 @@ from typing import Any
 import trio
 
 from aurora_p2p.host.answers import Answers, PoolDoor
+from aurora_p2p.host.config import DRAIN_SECONDS
 from aurora_p2p.host.why import why
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.local.control import Handler
 from aurora_p2p.local.output import Output
 from aurora_p2p.net.drive import ExchangeDriver
-
-DRAIN_SECONDS = 60.0
-"""As long as the longest lease of the default settings; a restarted host honours what is still live."""
 
 
 class Controls:
@@ -82,14 +80,23 @@ class Controls:
         return {"paused": False, "text": "resumed: leases are granted again"}
 
     async def _stop(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self.stop(now=bool(request.get("now")))
+
+    def stop(self, *, now: bool = False) -> Mapping[str, Any]:
+        """What `quit` and SIGTERM do: drain, or, when asked again or with `now`, wait for nothing."""
         live = len(self._pool.pool.book.live)
-        if self._quit.is_set() or request.get("now"):
+        if self._quit.is_set() or now:
             self._now.set()
         elif live:
-            self._output.event("draining", f"draining: no new leases; waiting for {live} up to {DRAIN_SECONDS:.0f} s")
+            text = f"draining: no new leases; waits for {_leases(live)}, at most {DRAIN_SECONDS:.0f} s"
+            self._output.event("draining", f"{text} (Ctrl-C or SIGTERM again: for nothing)", leases=live)
         self._answers.draining = True
         self._quit.set()
         self._pool.wake()
         waits = bool(live) and not self._now.is_set()
-        text = f"draining: waits for {live} leases, at most {DRAIN_SECONDS:.0f} s" if waits else "stopping"
+        text = f"draining: waits for {_leases(live)}, at most {DRAIN_SECONDS:.0f} s" if waits else "stopping"
         return {"draining": waits, "leases": live, "seconds": DRAIN_SECONDS if waits else 0.0, "text": text}
+
+
+def _leases(count: int) -> str:
+    return "1 live lease" if count == 1 else f"{count} live leases"

@@ -23,7 +23,7 @@ from aurora_p2p.store.ledger import Ledger
 from aurora_p2p.store.schema import PublicationAborted, PublicationCompleted, PublicationOpened
 from aurora_p2p.swarm.catalog import MAX_ABORTED, MAX_KNOWN
 from aurora_p2p.swarm.events import Aborted, Finished, Produced, Publish, Restored
-from aurora_p2p.types import NO_BASE, StateDigest, SwarmId
+from aurora_p2p.types import NO_BASE, StateDigest, SwarmId, Version
 from aurora_p2p.wire.signed import seal
 from aurora_p2p.wire.trainer import BeginPublish
 from aurora_p2p.wire.trust import Abort
@@ -33,6 +33,8 @@ MAX_CHAIN = MAX_KNOWN - 2 * RETAIN_MOST
 from before the snapshot."""
 BUSY_SECONDS = 0.5
 """When a trainer may try again whose predecessor's publication is still being given up."""
+
+_FIRST = Version(0)
 
 
 class PublicationDesk:
@@ -52,6 +54,7 @@ class PublicationDesk:
         self._beginning = False
         self._highest = ledger.highest_seq()
         self.newest: Newest | None = None
+        self._following = _FIRST
         self.completed = self.aborted = self.deltas = 0
         """deltas: complete ones since the newest snapshot."""
         self.extract_seconds: float | None = None
@@ -70,12 +73,15 @@ class PublicationDesk:
         """Whether an artifact is being published now."""
         return self._beginning or self._open is not None
 
-    async def restore(self, found: list[tuple[Manifest, set[int]]]) -> None:
+    async def restore(self, found: list[tuple[Manifest, set[int]]], following: Version = _FIRST) -> None:
         """After a start: offer what is complete again, and abort what was cut off.
+
+        following: the lowest version that may come next if nothing is left of those that the ledger knows.
 
         What was given up before is aborted again: a node that has been away since may still be fetching it, and a host
         that was killed once more cannot know who has heard.
         """
+        self._following = following
         for given_up in self._ledger.aborted(MAX_ABORTED):
             if given_up.artifact is not None:
                 await self._send_abort(Abort(self._swarm, given_up.seq, given_up.artifact))
@@ -137,7 +143,7 @@ class PublicationDesk:
         if begin.kind == "snapshot":
             if begin.base_version != NO_BASE:
                 raise ShapeError("a snapshot has no base")
-            base, lowest = None, newest.version if newest else 0
+            base, lowest = None, newest.version if newest else self._following
         else:
             if newest is None or (begin.base_version, begin.base_digest) != (newest.version, newest.digest):
                 raise StaleError(
@@ -147,7 +153,7 @@ class PublicationDesk:
                 raise StaleError(
                     f"{self.deltas} deltas follow the newest snapshot", hint="publish a snapshot: full=True, once"
                 )
-            base, lowest = newest, newest.version + 1
+            base, lowest = newest, Version(newest.version + 1)
         if begin.version < lowest:
             raise StaleError(f"version {begin.version} is out of order: {lowest} is the lowest that may follow")
         return base

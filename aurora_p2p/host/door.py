@@ -169,7 +169,9 @@ class TrainerDoor:
     def _attached(self) -> Attached:
         newest = self._desk.newest
         if newest is None:
-            return Attached(self._swarm, self._run, Version(NO_BASE), b"", self._segment_bytes)
+            lost = self._pool.pool.book.newest
+            none = Version(NO_BASE)
+            return Attached(self._swarm, self._run, none, b"", self._segment_bytes, following=Version(lost + 1))
         return Attached(
             self._swarm,
             self._run,
@@ -179,6 +181,7 @@ class TrainerDoor:
             newest.seq,
             newest.manifest_hash,
             self._desk.deltas,
+            Version(newest.version + 1),
         )
 
     async def _take(self, connection: _Connection, request: TakeRollouts) -> Record:

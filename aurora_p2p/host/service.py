@@ -6,7 +6,7 @@
     trainer socket          door.py        publications and rollouts
     control socket, screen  controls.py    status, why, caps, pause, resume, quit
 
-    RUNNING --SIGTERM, Ctrl-C--> gone         RUNNING --quit--> DRAINING: no new leases --live ones end--> gone
+    RUNNING --SIGTERM, Ctrl-C, quit--> DRAINING: no new leases --live ones end, or one of the three again--> gone
 
 A start aborts what was cut off, offers what is complete again, and replays the ledger into the work pool.
 """
@@ -54,7 +54,7 @@ from aurora_p2p.net.rendezvous import keep_advertised
 from aurora_p2p.store.ledger import Ledger
 from aurora_p2p.store.schema import FloorSeen
 from aurora_p2p.swarm.events import Announced, Retire, TrustChanged
-from aurora_p2p.types import Epoch, Generation, Seq
+from aurora_p2p.types import Epoch, Generation, Seq, Version
 from aurora_p2p.wire.control import CONTROL_PROTOCOL, LEASE_PROTOCOL, RESULT_PROTOCOL, Request
 from aurora_p2p.wire.names import namespace_of
 from aurora_p2p.wire.ticket import Ticket
@@ -69,7 +69,7 @@ EPOCHS_PER_START = 1 << 20
 
 
 def run_host(home: Path, config: HostConfig, *, as_json: bool, plain: bool = False) -> None:
-    """Run until SIGTERM or Ctrl-C; plain: no screen, also on a terminal. Raises AuroraError."""
+    """Run until SIGTERM, Ctrl-C or `quit`; plain: no screen, also on a terminal. Raises AuroraError."""
     with EventLog.open(log_path(home, "host")) as log:
         trio.run(_main, home, config, Output(as_json=as_json, log=log), plain)
 
@@ -165,16 +165,13 @@ class _Host:
         self._trainer.explain = self._explain
 
     async def run(self) -> None:
-        """Until SIGTERM, SIGINT, or drained after `quit`."""
+        """Until drained after SIGTERM, SIGINT or `quit`."""
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._run)
                 nursery.start_soon(self._stop_when_drained, nursery.cancel_scope)
                 async for _ in signals:
-                    break
-                self._answers.draining = True
-                self._parts.output.event("stopping", "stopping: nodes keep serving what they hold")
-                nursery.cancel_scope.cancel()
+                    self._controls.stop()
 
     async def _stop_when_drained(self, everything: trio.CancelScope) -> None:
         await self._controls.wait_until_drained()
@@ -216,7 +213,7 @@ class _Host:
         restored = self._pool.restore(parts.ledger.restore(), now=boottime())
         await parts.ledger.commit(records_of(restored))
         found = await trio.to_thread.run_sync(lambda: parts.store.load(now=boottime()))
-        await self._desk.restore(found)
+        await self._desk.restore(found, Version(self._pool.book.newest + 1))
         record = PeerRecord(
             swarm=delegation.swarm,
             peer=parts.keys.node.peer,

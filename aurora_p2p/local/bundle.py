@@ -22,6 +22,7 @@ import gzip
 import io
 import json
 import os
+import re
 import sqlite3
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,13 +58,13 @@ class Scrubber:
             spelled |= spellings(secret)
         self._hidden = sorted(spelled, key=len, reverse=True)
         folders = {str(home): "<home>", str(home.resolve()): "<home>", str(Path.home()): "~"}
-        self._folders = [(name, shown) for name, shown in folders.items() if len(name) > 1]
+        self._folders = [(_whole(name), shown) for name, shown in folders.items() if len(name) > 1]
 
     def text(self, text: str) -> str:
         for secret in self._hidden:
             text = text.replace(secret, HIDDEN)
         for name, shown in self._folders:
-            text = text.replace(name, shown)
+            text = name.sub(shown, text)
         return redact(text)
 
     def lines(self, raw: bytes) -> str:
@@ -79,6 +80,11 @@ class Scrubber:
 
     def table(self, value: Any) -> str:
         return self.text(json.dumps(redact_value(value, redact=self.text), indent=1, sort_keys=True)) + "\n"
+
+
+def _whole(folder: str) -> re.Pattern[str]:
+    """The name of a folder as itself or the start of a path: /root, /root/x, but not the end of <home>/root.key."""
+    return re.compile(rf"(?<![\w>~-]){re.escape(folder)}(?![\w-]|\.\w)")
 
 
 def known_secrets(home: Path) -> Iterable[bytes]:

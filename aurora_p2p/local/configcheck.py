@@ -107,7 +107,8 @@ def _range(metas: tuple[msgspec.Meta, ...]) -> str:
     bounds = {name: getattr(meta, name) for meta in metas for name in ("ge", "gt", "le", "lt")}
     low = f" from {bounds['ge']:g}" if bounds.get("ge") is not None else ""
     low = f" above {bounds['gt']:g}" if bounds.get("gt") is not None else low
-    high = f" to {bounds['le']}" if bounds.get("le") is not None else ""
+    to = " to " if bounds.get("ge") is not None else ", at most " if low else " of at most "
+    high = f"{to}{bounds['le']}" if bounds.get("le") is not None else ""
     return low + (f" below {bounds['lt']}" if bounds.get("lt") is not None else high)
 
 
@@ -116,7 +117,7 @@ def complaint(key: str, check: Callable[[], object]) -> list[Problem]:
     try:
         check()
     except AuroraError as error:
-        return [Problem(key, str(error), error.hint)]
+        return [Problem(key, str(error).removeprefix(f"{key}: "), error.hint)]
     except ValueError as error:
         return [Problem(key, str(error))]
     return []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import select
 import socket
@@ -104,6 +105,9 @@ async def _answer(line: bytes, commands: Mapping[str, Handler]) -> dict[str, Any
         return {"ok": True, **await handler(request)}
     except AuroraError as error:
         return {"ok": False, "error": str(error), "hint": error.hint}
+    except Exception:  # a bug in a status costs one answer, not the daemon and its work
+        logging.getLogger(__name__).exception("the command %s failed", command)
+        return {"ok": False, "error": f"{command} failed", "hint": "this is a bug; its traceback is in the log"}
 
 
 def ask(path: Path, command: str, **arguments: Any) -> dict[str, Any]:

@@ -126,7 +126,9 @@ class GrpoTrainer:
         advantages = group_advantages(table, divide_by_std=self.options.loss.divide_by_std)[places[:, 0], places[:, 1]]
         live = (advantages != 0).nonzero().flatten()
         passes = [
-            self._backward(packed, rows, advantages, weights) for rows in torch.split(live, self.options.rows_per_pass)
+            self._backward(packed, rows, advantages, weights)
+            for rows in torch.split(live, self.options.rows_per_pass)
+            if rows.numel()  # torch splits nothing into one empty piece
         ]
         grad_norm = self._update() if len(live) else 0.0
         tokens = max(1, sum(terms.tokens for terms in passes))
@@ -234,8 +236,8 @@ class AsyncRun:
     def _enter(self, publisher: Publisher) -> Version:
         specs, bits = checkpoint_bits(self.trainer.model)
         adopted = self._insist(partial(publisher.adopt, specs, bits), "attaching")
-        version = self._insist(self.client.attach, "attaching").version
-        return version if adopted else publisher.publish(specs, bits, Version(version + 1)).version
+        head = self._insist(self.client.attach, "attaching")
+        return head.version if adopted else publisher.publish(specs, bits, head.following).version
 
     def _insist(self, work: Callable[[], Out], what: str) -> Out:
         return insist(self.client, work, what)

@@ -244,9 +244,11 @@ def refuse_non_finite(specs: Sequence[TensorSpec], bits: Mapping[str, Bits]) -> 
 def publish_folder(
     folder: Path, client: SwarmClient, on_sent: Callable[[int], None] | None = None
 ) -> Publication | None:
-    """Publish a checkpoint folder as version 0; None when the host's newest version is exactly that.
+    """Publish a checkpoint folder as the run's first version; None when the host's newest is exactly that.
 
-    Raises CheckpointError when the host's run has gone past version 0 or began with other weights.
+    That is version 0, unless the host's ledger knows of versions whose artifacts are lost.
+
+    Raises CheckpointError when the host's run has gone on from it, or began with other weights.
     """
     from aurora_p2p.engine.model import read_checkpoint  # torch: a trainer that hands over arrays needs none
 
@@ -260,7 +262,7 @@ def publish_folder(
             f"this run already holds version {head.version}, which is not {folder}",
             hint="start a new run with another --home, or leave the checkpoint out",
         )
-    return publisher.publish(specs, bits, Version(0))
+    return publisher.publish(specs, bits, head.following)
 
 
 def main() -> None:

@@ -60,6 +60,7 @@ class Reason(StrEnum):
     QUARANTINED = "quarantined"
     DRAINING = "draining"
     PAUSED = "paused"
+    DISK_FULL = "disk_full"
     # admission
     LEASE_UNKNOWN = "lease_unknown"
     LEASE_EXPIRED = "lease_expired"

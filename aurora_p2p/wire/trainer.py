@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from aurora_p2p.types import Record, Seq
+from aurora_p2p.types import Record, Seq, Version
 from aurora_p2p.wire.control import Finish, Noted, PromptTokens, Sampling, Token
 from aurora_p2p.wire.limits import (
     MAX_NEW_TOKENS,
@@ -51,6 +51,7 @@ class Attached(Record, frozen=True, tag="attached"):
     """The newest complete publication; version -1, seq 0 and empty hashes when there is none.
 
     deltas: complete ones since the newest snapshot; the next publication should be a snapshot once they are many.
+    following: the lowest version after all that the run has ever published, also when their artifacts are lost.
     """
 
     swarm: SwarmField
@@ -61,6 +62,7 @@ class Attached(Record, frozen=True, tag="attached"):
     seq: SeqField = Seq(0)
     manifest_hash: Annotated[bytes, Meta(max_length=32)] = b""
     deltas: U62 = 0
+    following: VersionField = Version(0)
 
 
 class BeginPublish(Record, frozen=True, tag="begin"):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from aurora_node.config import NodeConfig
+from aurora_node.config import DRAIN_SECONDS, NodeConfig
 from aurora_node.hours import parse_hours
+from aurora_p2p.engine.names import check_engine
 from aurora_p2p.errors import TicketError
 from aurora_p2p.local.commands.program import Program, Service
 from aurora_p2p.local.config import load_config, make_home
@@ -23,8 +24,6 @@ KEY = "node.key"
 TICKET = "ticket"
 SWARMS = "swarms"
 CHILD_LOGS = ("bulk.log", "engine.log")
-DRAIN_SECONDS = 20.0
-"""As long as the daemon gives leases to go back (daemon.py)."""
 DAEMON_BYTES = 2 << 30
 """Beside the engine: the daemon, the bulk child, and the page cache they work in."""
 MAX_TICKET_FILE = 8192
@@ -47,8 +46,6 @@ def read_ticket(text: str) -> Ticket:
 
 def check_settings(config: NodeConfig, home: Path) -> list[Problem]:
     """What is wrong with settings that are right one by one."""
-    from aurora_node.engines import check_engine  # trio
-
     problems = check_listen(config.listen)
     problems += check_addresses(config.bulk_listen, config.bootstraps, config.advertise, config.local)
     problems += complaint("hours", lambda: parse_hours(config.hours))

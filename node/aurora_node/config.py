@@ -10,6 +10,8 @@ from msgspec import Meta
 from aurora_p2p.local.config import ABOVE_0, AT_LEAST_0, setting
 
 PERCENT = Meta(ge=0, le=100)
+DRAIN_SECONDS = 20.0
+"""How long leases may take to go back when the node is stopped; systemd waits longer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@
     guest.py                               whether this machine works now
     control socket, screen                 status, why, caps, pause, resume, quit
 
-    JOINING -> FOLLOWING -> (SIGTERM, quit) DRAINING: leases handed back, results sent -> gone
+    JOINING (until a host answers) -> FOLLOWING -> (SIGTERM, quit) DRAINING: leases handed back, results sent -> gone
 
 A child that dies is replaced and, for the engine, rebuilt from the store; its leases go back. Losing the host or the
 bootstrap stops nothing: the node finishes and serves what it has.
@@ -23,11 +23,12 @@ from typing import Any
 
 import trio
 
-from aurora_node.config import NodeConfig
+from aurora_node.config import DRAIN_SECONDS, NodeConfig
 from aurora_node.engines import Engines, bulk_limits, device_of
 from aurora_node.following import Following
 from aurora_node.gpu import open_gpu
 from aurora_node.guest import Guest
+from aurora_node.joining import join_patiently
 from aurora_node.limits import Room, too_large
 from aurora_node.link import HostLink
 from aurora_node.measure import Meter, total_ram
@@ -51,8 +52,8 @@ from aurora_p2p.swarm import events as ev
 from aurora_p2p.swarm.freshness import Trust
 from aurora_p2p.types import ArtifactId
 from aurora_p2p.wire.ticket import Ticket
+from aurora_p2p.wire.trust import PeerRecord
 
-DRAIN_SECONDS = 20.0
 LIVE_SECONDS = 0.5
 SHOWN_EVENTS = 50
 """Of the log, in a status: more than a screen has room for."""
@@ -117,6 +118,7 @@ class _Node:
         self._meter = NodeMeter(parts.store.root)
         self._stopping, self._stance_told = trio.Event(), trio.Event()
         self._stop_now = False
+        self._recorded: tuple[tuple[str, ...], PeerRecord] | None = None
 
     def _room(self) -> Room:
         config = self._parts.config
@@ -131,7 +133,6 @@ class _Node:
     async def run(self, *, plain: bool) -> None:
         """Join, then until SIGTERM, SIGINT or `quit`."""
         output = self._parts.output
-        record = self._parts.record(self._control.addresses(), self._driver.port)
         commands = self._commands()
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
@@ -143,7 +144,7 @@ class _Node:
                     serve_metrics, self._parts.config.metrics_listen, NODE_METRICS, self._ask_status, output
                 )
                 self._follow_stance()
-                await self._link.join(record)
+                await join_patiently(self._link, self._record, output)
                 output.event(
                     "joined",
                     f"joined {self._parts.ticket.swarm}; members see each other's addresses, and what is trained on",
@@ -153,7 +154,7 @@ class _Node:
                 )
                 await self._following.begin()
                 nursery.start_soon(self._following.run)
-                nursery.start_soon(self._link.stay_fresh, record)
+                nursery.start_soon(self._link.stay_fresh, self._record)
                 nursery.start_soon(self._worker.submissions.run)
                 nursery.start_soon(self._guest.run)
                 nursery.start_soon(self._keep_caps)
@@ -164,6 +165,13 @@ class _Node:
                 await self._worker.submissions.wait_until_sent()
                 nursery.cancel_scope.cancel()
 
+    def _record(self) -> PeerRecord:
+        """How others reach this node; a new one when its addresses have changed."""
+        addresses = self._control.addresses()
+        if self._recorded is None or self._recorded[0] != addresses:
+            self._recorded = addresses, self._parts.record(addresses, self._driver.port)
+        return self._recorded[1]
+
     # ---- stopping
 
     async def _listen_for_signals(self, signals: AsyncIterator[int]) -> None:
@@ -173,7 +181,7 @@ class _Node:
 
     async def _stop(self, everything: trio.CancelScope) -> None:
         await self._stopping.wait()
-        self._parts.output.event("draining", "stopping: handing leases back")
+        self._parts.output.event("draining", "stopping: handing leases back" if self._link.host else "stopping")
         self._worker.drain()
         self._engines.stop()
         give_up = boottime() + DRAIN_SECONDS

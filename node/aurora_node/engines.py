@@ -21,7 +21,7 @@ from aurora_node.presence import GIB, Stance
 from aurora_node.weights import Weights
 from aurora_node.work import LeaseWorker
 from aurora_p2p.engine.client import EngineClient, open_engine
-from aurora_p2p.errors import CheckpointError, ChildError, StoreError, UsageError
+from aurora_p2p.errors import CheckpointError, ChildError, StoreError
 from aurora_p2p.local.child import Limits
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.local.output import Output
@@ -31,8 +31,6 @@ MAX_RESTART_SECONDS = 60.0
 """Longest pause between two starts of an engine that keeps dying."""
 WATCH_SECONDS = 2.0
 """Between two looks at the engine's memory: reading one number of /proc."""
-SIMULATED = "simulated"
-ENGINES = ("hf", SIMULATED)
 HARD_LIMIT = 1.5
 """RLIMIT_DATA over max_ram_gib: it counts what is reserved, of which an engine touches two thirds or more."""
 HARD_MARGIN_BYTES = 2 * GIB
@@ -141,17 +139,6 @@ class Engines:
                     f"the engine took {taken / GIB:.2f} GiB of memory, more than {cap / GIB:.2f} (max_ram_gib)",
                     hint="raise max_ram_gib, lower max_batch, or join a run with a smaller model",
                 )
-
-
-def check_engine(name: str) -> None:
-    """Raises UsageError for an engine that there is not."""
-    kind = name.partition(":")[0]
-    if kind == SIMULATED:
-        from aurora_p2p.engine.simulated import rate_of  # with it comes numba: 70 MB that no other daemon needs
-
-        rate_of(name)
-    elif name not in ENGINES:
-        raise UsageError(f"there is no engine called {name!r}", hint=f"engines are: {', '.join(ENGINES)}")
 
 
 def device_of(wanted: str) -> str:

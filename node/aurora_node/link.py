@@ -19,7 +19,7 @@ import trio
 
 from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.crypto.sign import WIRE_MIN, WIRE_VERSION
-from aurora_p2p.errors import AuroraError, RefusedError, StaleError, UnreachableError, WireError
+from aurora_p2p.errors import AuroraError, RefusedError, StaleError, UnreachableError, UsageError, WireError
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.local.output import clean
 from aurora_p2p.net.addresses import control_ip, may_dial
@@ -88,6 +88,9 @@ class HostLink:
         self._memory, self.trust = memory, trust
         self._host: PeerId | None = None
         self._tried: dict[str, str] = {}
+        self._dialled = False
+        self.tried: list[str] = []
+        """Where the last search for a host failed, and why: at most a few lines."""
         self.is_member = False
         self._lost = trio.Event()
         """The host does not answer, or does not know us: do not wait for the next refresh."""
@@ -101,19 +104,15 @@ class HostLink:
         """The host that answered last."""
         return self._host
 
-    @property
-    def tried(self) -> list[str]:
-        """Where the last search for a host failed, and why: at most a few lines."""
-        return [clean(f"{where}: {why}") for where, why in list(self._tried.items())[:MAX_TOLD]]
-
     # ---- finding and joining
 
     async def join(self, record: PeerRecord) -> None:
         """Find a host and become a member. Every candidate is tried: who refuses, or is behind, need not be the host.
 
-        Raises RefusedError or StaleError when one of them said so, else UnreachableError with every attempt.
+        Raises RefusedError or StaleError when one of them said so, UsageError when there is nobody to ask, else
+        UnreachableError with every attempt.
         """
-        self._tried = {}
+        self._tried, self._dialled = {}, False
         said: RefusedError | StaleError | None = None
         async with aclosing(self._candidates()) as candidates:
             async for peer in candidates:
@@ -124,8 +123,9 @@ class HostLink:
                 except (UnreachableError, WireError) as error:
                     self._tried[str(peer)] = str(error)
                 else:
-                    self._host, self.is_member = peer, True
+                    self._host, self.is_member, self.tried = peer, True, []
                     return
+        self.tried = [clean(f"{where}: {why}") for where, why in list(self._tried.items())[:MAX_TOLD]]
         raise said or self._unreachable()
 
     async def _join_at(self, peer: PeerId, record: PeerRecord) -> None:
@@ -136,6 +136,7 @@ class HostLink:
                 f"the host refuses: {reply.reason.value.replace('_', ' ')}: {clean(reply.detail)}",
                 reason=reply.reason,
                 hint=_REFUSAL_HINTS.get(reply.reason, ""),
+                retry_seconds=reply.retry_seconds,
             )
         if not isinstance(reply, Welcome):
             raise WireError(f"{peer} answered a join with {type(reply).__name__}")
@@ -159,11 +160,12 @@ class HostLink:
                     yield peer
 
     async def _discovered(self, bootstrap: str) -> list[str]:
+        self._dialled = True
         try:
             peer = await self._control.connect(bootstrap, seconds=CONNECT_SECONDS)
             found = await discover(self._control, peer, namespace_of(self._place.ticket.swarm), seconds=ANSWER_SECONDS)
         except (UnreachableError, RefusedError, WireError) as error:
-            self._tried[f"bootstrap {bootstrap}"] = str(error)
+            self._tried[f"bootstrap {bootstrap}"] = str(error).removeprefix(f"cannot reach {bootstrap}: ")
             return []
         if not found:
             self._tried[f"bootstrap {bootstrap}"] = "knows no host of this swarm"
@@ -183,17 +185,23 @@ class HostLink:
         try:
             if not may_dial(control_ip(address), self._place.local):
                 raise WireError("a private address outside the ticket's local networks; allow it with --local CIDR")
+            self._dialled = True
             return await self._control.connect(address, seconds=CONNECT_SECONDS)
         except (UnreachableError, WireError) as error:
-            self._tried[address] = str(error)
+            self._tried[address] = str(error).removeprefix(f"cannot reach {address}: ")
             return None
 
-    def _unreachable(self) -> UnreachableError:
+    def _unreachable(self) -> UsageError | UnreachableError:
         if not self._tried:
-            return UnreachableError(
+            return UsageError(
                 "there is nowhere to look for this swarm", hint="use the host's ticket, or add --bootstrap ADDR"
             )
-        attempts = "; ".join(f"{where}: {why}" for where, why in list(self._tried.items())[:MAX_TOLD])
+        attempts = "; ".join(self.tried)
+        if not self._dialled:
+            return UsageError(
+                f"no address of {self._place.ticket.swarm} may be dialled ({attempts})",
+                hint="add --local CIDR for a private network that is yours, or ask for another ticket",
+            )
         return UnreachableError(
             f"no host of {self._place.ticket.swarm} answered ({attempts})",
             hint="check that `aurora-host run` is up and its address can be reached from here",
@@ -201,7 +209,7 @@ class HostLink:
 
     # ---- freshness and roster
 
-    async def stay_fresh(self, record: PeerRecord) -> None:
+    async def stay_fresh(self, record: Callable[[], PeerRecord]) -> None:
         """Challenge and refresh until cancelled; join again when the host was lost, or has lost us.
 
         Nothing that a host or a stranger says ends it: the node goes on serving what it has.
@@ -210,7 +218,7 @@ class HostLink:
         while True:
             try:
                 if not self.is_member:
-                    await self.join(record)
+                    await self.join(record())
                 await self.challenge()
             except AuroraError:
                 self.is_member = False

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aurora_node.config import NodeConfig
-from aurora_node.engines import check_engine
 from aurora_node.guest import policy_of
 from aurora_node.link import Place
 from aurora_node.presence import Policy
 from aurora_p2p.artifact.store import ArtifactStore
 from aurora_p2p.crypto.identity import Identity
+from aurora_p2p.engine.names import check_engine
 from aurora_p2p.local.config import make_home
 from aurora_p2p.local.output import Output
 from aurora_p2p.net.addresses import advertised_bulk, check_cidrs, own_scope

@@ -66,7 +66,7 @@ def plain_line(status: Status) -> str:
     step = f"  step {lease['step']}: {lease['done']}/{lease['size']}" if lease["seconds_left"] is not None else ""
     presence = status.get("presence") or {}
     parts = [
-        f"{_mood(status)[0]} ({presence.get('paused_by') or status['state']}){step}",
+        f"{_mood(status)[0]} ({presence.get('paused_by') or status['state'].removeprefix('idle: ')}){step}",
         f"version {_version(held)}" + (f" (staged {staged})" if staged > held else ""),
         f"{_linked(status)} peers",
         f"{count(speed)} {speed_unit(status)}" if speed else "speed not measured yet",

@@ -135,8 +135,7 @@ def render_status(snapshot: Mapping[str, Any]) -> str:
     lines = [
         f"peer      {snapshot['peer']}",
         f"swarm     {snapshot['swarm']}  up {age(snapshot['uptime_seconds'])}",
-        f"version   {snapshot['version']}  (newest staged {snapshot['newest']}, audited {snapshot['audited']}, "
-        f"served for {age(snapshot['version_age_seconds'])})",
+        _version(snapshot),
         f"state     {snapshot['state']}{fresh}",
         f"speed     {speed:.0f} {speed_unit(snapshot)}" if speed else "speed     not measured yet",
         f"samples   {snapshot['admitted']} admitted of {snapshot['samples']} generated, in {snapshot['leases']} leases",
@@ -155,6 +154,14 @@ def render_status(snapshot: Mapping[str, Any]) -> str:
     if snapshot["problem"]:
         lines.append(f"problem   {snapshot['problem']}")
     return "\n".join(clean(line, MAX_LINE) for line in lines)
+
+
+def _version(snapshot: Mapping[str, Any]) -> str:
+    if snapshot["version"] < 0:
+        return "version   none yet" + (f"  (staged {snapshot['newest']})" if snapshot["newest"] >= 0 else "")
+    audited = f"audited {snapshot['audited']}, " if snapshot["audited"] >= 0 else ""
+    served = f"served for {age(snapshot['version_age_seconds'])}"
+    return f"version   {snapshot['version']}  (newest staged {snapshot['newest']}, {audited}{served})"
 
 
 def _peer(peer: Mapping[str, Any]) -> str:

@@ -30,6 +30,11 @@ _IDLE = {
     "quarantined": "the host gives this node no work, because results that it sent failed a check",
     "draining": "the host is stopping and gives no more leases; the node waits for it to come back",
     "paused": "the host's operator has paused the leases; work goes on when they resume",
+    "disk full": "the host's disk is full, so nothing can be leased or acknowledged; its operator has to make room",
+    "wrong digest": "the weights held here are not those that the host published; newer ones mend it, and if it comes "
+    "back, test this machine's memory",
+    "wrong manifest": "the weights held here are of an artifact that was withdrawn; the next version mends it",
+    "wrong run": "the weights held here are of another run than the host's; the next version mends it",
     "not a member": "the host does not know this node any more: it joins again by itself",
 }
 _STATES = {
@@ -99,6 +104,8 @@ def _host(status: Status) -> list[str]:
         return [f"no host has answered yet{': tried ' + tried if tried else ''}; {reach}"]
     seconds = (status.get("head") or {}).get("age_seconds")
     late = seconds is not None and seconds > HEAD_LATE_SECONDS
+    if status.get("fresh") and not status.get("member"):
+        return [f"the host does not answer{'; tried ' + tried if tried else ''}; it is tried again by itself; {reach}"]
     if status.get("fresh") and not late:
         return []
     if status.get("fresh"):
@@ -128,6 +135,8 @@ def _room(status: Status) -> str:
 
 def _behind(status: Status) -> list[str]:
     """What stands between the weights held and the newest ones."""
+    if not status.get("host") and status["version"] < 0:
+        return []  # before the first host answers, nothing can be on its way
     held, staged, target = status["version"], status["newest"], (status.get("head") or {}).get("version", -1)
     if staged > held:
         return [_staged(status, staged)]
@@ -173,14 +182,19 @@ def _links(status: Status) -> str:
 
 def _work(status: Status) -> list[str]:
     state, lease = str(status["state"]), status["lease"]
-    if (status.get("presence") or {}).get("working") is False and lease.get("seconds_left") is None:
+    presence = status.get("presence") or {}
+    if presence.get("working") is False and presence.get("paused_by") and lease.get("seconds_left") is None:
         return []  # what pauses the machine is said already
+    if not status.get("host"):
+        return []  # that there is none is said already, and the engine waits for it
     if state == "generating" and lease.get("seconds_left") is not None:
         return [f"working on step {lease['step']}: {_progress(lease)}, {age(lease['seconds_left'])} left"]
     idle = state.removeprefix("idle: ")
     if idle in _IDLE:
         return [_IDLE[idle]]
     if state.startswith("no lease: "):
+        if not status.get("member"):
+            return []  # the host does not answer: said already
         return [f"the host gave no lease: {state.removeprefix('no lease: ')}; it is asked again every second"]
     return [_STATES.get(state, state)]
 

@@ -16,10 +16,11 @@ from aurora_node.config import NodeConfig
 from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.host.programs import Program, wait_until
 from aurora_p2p.local.config import render_config
+from aurora_p2p.local.control import ask
 from aurora_p2p.types import Generation, Seq, SwarmId
 from aurora_p2p.wire.ticket import Ticket, parse_ticket
 from aurora_p2p.wire.trust import Floor
-from tests.e2e.world import ANYWHERE, LONG, TINY, Ended, Swarm, free_ports, run_to_end, set_key, tiny_checkpoint
+from tests.e2e.world import ANYWHERE, LONG, TINY, Ended, Swarm, run_to_end, set_key, tiny_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -74,10 +75,6 @@ class Place:
         return self.host("--checkpoint", self.folder / "checkpoint")
 
 
-def nobody() -> str:
-    return f"/ip4/127.0.0.1/tcp/{free_ports(1)[0]}/p2p/{STRANGER}"
-
-
 def control(port: str) -> list[str]:
     return ["--bulk-listen", "127.0.0.1:0", "--listen", f"/ip4/127.0.0.1/tcp/{port}"]
 
@@ -100,19 +97,7 @@ MISTAKES: dict[str, tuple[Callable[[Place], Words], int, str, str]] = {
         "neither a ticket",
         "copy the line",
     ),
-    "nowhere to look": (lambda at: at.join(STRANGER, *ANYWHERE), 69, "nowhere to look", "--bootstrap"),
-    "a bootstrap that nobody runs": (
-        lambda at: at.join(STRANGER, "--bootstrap", nobody(), *ANYWHERE),
-        69,
-        "cannot reach /ip4/127.0.0.1/tcp/",
-        "aurora-host run",
-    ),
-    "a bootstrap that has not heard of the swarm": (
-        lambda at: at.join(STRANGER, "--bootstrap", at.swarm.address, *ANYWHERE),
-        69,
-        "knows no host of this swarm",
-        "aurora-host run",
-    ),
+    "nowhere to look": (lambda at: at.join(STRANGER, *ANYWHERE), 2, "nowhere to look", "--bootstrap"),
     "a host of another swarm": (
         lambda at: at.join(str(msgspec.structs.replace(at.ticket, swarm=STRANGER)), *ANYWHERE),
         77,
@@ -194,6 +179,29 @@ def test_a_mistake_ends_with_its_status_and_says_what_why_and_what_to_do(
     assert remedy in hint
     assert swarm.host.process.poll() is None
     assert all(node.process.poll() is None for node in swarm.nodes)
+
+
+# ---- what is no mistake: a machine that starts before its network, a node before its host
+
+
+def test_a_node_that_starts_before_its_host_says_so_and_joins_once_it_is_there(
+    outcomes: dict[str, Future[Ended]], swarm: Swarm
+) -> None:
+    for made in outcomes.values():
+        made.result(LONG)  # each is asked of a host that runs
+    swarm.kill_host()
+    with swarm.guest("early") as node:
+        waiting = node.wait_for("waiting", LONG)
+        assert "no host of" in waiting["detail"]
+        assert any("no host has answered yet: tried" in told for told in ask_why(node))
+        swarm.start_host()
+        node.wait_for("joined", LONG)
+        swarm.settle(node)
+
+
+def ask_why(node: Program) -> list[str]:
+    told: list[str] = ask(node.home / "control.sock", "why")["why"]
+    return told
 
 
 # ---- what a node cannot take: it stays, and says why

@@ -10,7 +10,8 @@ import threading
 import msgspec
 import pytest
 
-from aurora_p2p.engine.simulated import DEVICES, SimulatedEngine, rate_of
+from aurora_p2p.engine.names import DEVICES, rate_of
+from aurora_p2p.engine.simulated import SimulatedEngine
 from aurora_p2p.errors import CheckpointError, DigestMismatch, StoreError, UsageError, WireError
 from aurora_p2p.types import StateDigest, Version
 

@@ -370,7 +370,7 @@ def test_on_a_full_disk_no_lease_is_granted_by_name_and_everything_goes_on_when_
             with trio.fail_after(30):
                 await said.wait()
             refusal = await ask(NODES[0], request_of(host, NODES[0]))
-            assert (refusal.reason, refusal.detail) == (Reason.PAUSED, "the host's disk is full")
+            assert (refusal.reason, refusal.detail) == (Reason.DISK_FULL, "the host's disk is full")
             assert not host.pool.book.live
             host.ledger._db.execute(f"PRAGMA max_page_count = {1 << 30}").fetchall()
         assert isinstance(await ask(NODES[0], request_of(host, NODES[0])), Grant)

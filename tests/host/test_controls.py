@@ -4,7 +4,8 @@ import pytest
 import trio
 import trio.testing
 
-from aurora_p2p.host.controls import DRAIN_SECONDS, Controls
+from aurora_p2p.host.config import DRAIN_SECONDS
+from aurora_p2p.host.controls import Controls
 from aurora_p2p.local.output import Output
 from aurora_p2p.wire.control import Grant, Lease, LeaseRequest, Reason, Receipts, SignedLeaseRequest, Submit
 from aurora_p2p.wire.signed import open_signed, seal

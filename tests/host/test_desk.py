@@ -117,6 +117,17 @@ def test_only_what_follows_the_newest_publication_may_begin(tmp_path):
     assert states(tmp_path) == {1: "complete", 2: "complete"}
 
 
+def test_a_home_whose_artifacts_are_lost_goes_on_above_the_versions_that_its_ledger_knows(tmp_path):
+    async def main():
+        async with open_host(tmp_path) as host:
+            await host.desk.restore([], Version(6))
+            with pytest.raises(StaleError, match="version 0 is out of order: 6 is the lowest"):
+                await host.desk.begin(begin(0), SEGMENT)
+            await host.publish(6)
+
+    trio.run(main)
+
+
 def test_of_two_that_begin_at_once_one_is_refused_and_the_other_completes(tmp_path):
     async def main():
         outcomes = []

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import tarfile
 from functools import partial
+from pathlib import Path
 
 import pytest
 import trio
@@ -233,3 +234,17 @@ def hide(secret, text):
     for spelled in sorted(spellings(secret), key=len, reverse=True):
         text = text.replace(spelled, "")
     return text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/root/swarm/root.key", "<home>/root.key"),
+        ("/root/notes, and /root.", "~/notes, and ~."),
+        ("/root2/x /rootkit <- not ours", "/root2/x /rootkit <- not ours"),
+        ("at /root/swarm: full", "at <home>: full"),
+    ],
+)
+def test_the_names_of_folders_are_hidden_and_what_only_looks_like_them_stays(text, shown, monkeypatch):
+    monkeypatch.setenv("HOME", "/root")
+    assert Scrubber(Path("/root/swarm")).text(text) == shown

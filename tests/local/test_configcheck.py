@@ -49,7 +49,7 @@ def test_every_wrong_key_is_found_at_once_and_right_ones_hold(tmp_path):
     assert set(found) == {"numbr", "number", "amount", "switch", "choice", "texts"}
     assert found["numbr"].hint == "did you mean 'number'?"
     assert found["number"].text == "'0' is not a whole number from 1 to 4096"
-    assert found["amount"].text == "'-1.0' is not a number above 0 to 1099511627776"
+    assert found["amount"].text == "'-1.0' is not a number above 0, at most 1099511627776"
     assert found["switch"].text == "'1' is not true or false"
     assert found["choice"].text == "'middle' is not one of 'low', 'high'"
     assert found["texts"].text == "'[1]' is not a list in which each is a text in quotes"

@@ -21,7 +21,11 @@ async def refuse(request):
     raise UsageError("not today", hint="come back tomorrow")
 
 
-COMMANDS = {"status": status, "refuse": refuse}
+async def broken(request):
+    return 1 // 0
+
+
+COMMANDS = {"status": status, "refuse": refuse, "broken": broken}
 
 
 def with_daemon(path, talk):
@@ -56,6 +60,16 @@ def path(tmp_path):
 def test_a_question_is_answered_with_its_arguments(path):
     answer = with_daemon(path, lambda: ask(path, "status", up_kib=2.5))
     assert answer == {"version": 3, "asked": {"command": "status", "up_kib": 2.5}}
+
+
+def test_a_bug_in_a_command_costs_one_answer_and_reaches_the_log(path, caplog):
+    def ask_twice():
+        with pytest.raises(AuroraError, match="broken failed"):
+            ask(path, "broken")
+        return ask(path, "status")
+
+    assert with_daemon(path, ask_twice)["version"] == 3
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_the_socket_is_for_its_owner_alone_and_goes_with_the_daemon(path):
@@ -110,7 +124,7 @@ def test_whoever_hangs_up_early_harms_nobody(path):
 
 def test_an_unknown_command_is_told_the_ones_there_are(path):
     def talk():
-        with pytest.raises(AuroraError, match="commands are: refuse, status"):
+        with pytest.raises(AuroraError, match="commands are: broken, refuse, status"):
             ask(path, "dance")
 
     with_daemon(path, talk)

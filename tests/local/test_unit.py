@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aurora_bootstrap.cli import run as run_bootstrap
-from aurora_node import cli_setup as node_setup
-from aurora_node import daemon
 from aurora_node.cli import main as node_main
+from aurora_node.config import DRAIN_SECONDS as NODE_DRAIN_SECONDS
 from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.errors import UsageError
 from aurora_p2p.host import cli_setup as host_setup
-from aurora_p2p.host import controls
 from aurora_p2p.host.cli import main as host_main
+from aurora_p2p.host.config import DRAIN_SECONDS as HOST_DRAIN_SECONDS
 from aurora_p2p.host.config import HostConfig
 from aurora_p2p.host.keys import init_host
 from aurora_p2p.local.commands.daemon import QUIT_SECONDS
@@ -91,7 +91,7 @@ def test_a_node_gets_time_to_drain_yields_to_others_and_is_not_restarted_for_a_w
     code, out, _ = outcome(node_main, ["install", "--print", "--home", str(tmp_path)], capsys)
     said = settings(out)
     assert code == 0
-    assert int(said["TimeoutStopSec"][0]) > node_setup.DRAIN_SECONDS
+    assert int(said["TimeoutStopSec"][0]) > NODE_DRAIN_SECONDS
     assert said["KillMode"] == ["mixed"]
     assert said["IOSchedulingClass"] == ["idle"]
     assert int(said["MemoryHigh"][0]) > 8 * 2**30
@@ -102,10 +102,10 @@ def test_a_node_gets_time_to_drain_yields_to_others_and_is_not_restarted_for_a_w
     assert not unit_path("aurora-node").exists()
 
 
-def test_systemd_waits_longer_than_the_daemons_drain():
-    assert node_setup.DRAIN_SECONDS >= daemon.DRAIN_SECONDS
-    assert host_setup.DRAIN_SECONDS >= controls.DRAIN_SECONDS
-    assert max(node_setup.DRAIN_SECONDS, host_setup.DRAIN_SECONDS) < QUIT_SECONDS
+def test_systemd_waits_longer_than_a_host_drains_and_quit_longer_than_any_daemon(tmp_path):
+    unit = render_unit(host_setup.unit(tmp_path, Namespace()))
+    assert int(settings(unit)["TimeoutStopSec"][0]) > HOST_DRAIN_SECONDS
+    assert max(NODE_DRAIN_SECONDS, HOST_DRAIN_SECONDS) < QUIT_SECONDS
 
 
 def test_without_a_memory_cap_none_is_written(tmp_path, capsys):

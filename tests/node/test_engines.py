@@ -9,8 +9,9 @@ import trio.testing
 
 from aurora_node import engines as module
 from aurora_node.config import NodeConfig
-from aurora_node.engines import HARD_MARGIN_BYTES, WATCH_SECONDS, Engines, bulk_limits, check_engine, engine_limits
+from aurora_node.engines import HARD_MARGIN_BYTES, WATCH_SECONDS, Engines, bulk_limits, engine_limits
 from aurora_node.presence import GIB
+from aurora_p2p.engine.names import check_engine
 from aurora_p2p.errors import ChildError, UsageError
 from aurora_p2p.local.child import Limits
 from aurora_p2p.local.output import Output

@@ -13,7 +13,7 @@ from msgspec import structs
 from aurora_node import link as link_module
 from aurora_node.link import HostLink, Place
 from aurora_p2p.crypto.identity import Identity
-from aurora_p2p.errors import RefusedError, StaleError, UnreachableError, WireError
+from aurora_p2p.errors import RefusedError, StaleError, UnreachableError, UsageError, WireError
 from aurora_p2p.host.answers import Answers
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.local.output import Output
@@ -143,7 +143,7 @@ def test_joining_verifies_charter_roster_and_head_and_remembers_them(tmp_path):
 
 def test_with_nowhere_to_look_the_owner_is_told_what_to_add(tmp_path):
     async def use(world):
-        with pytest.raises(UnreachableError, match="nowhere to look") as refused:
+        with pytest.raises(UsageError, match="nowhere to look") as refused:
             await world.join()
         assert "--bootstrap" in refused.value.hint
 
@@ -166,7 +166,7 @@ def test_every_attempt_is_named_when_nobody_answers(tmp_path):
 )
 def test_a_private_address_outside_the_local_networks_is_not_dialled_and_the_remedy_is_named(address, tmp_path):
     async def use(world):
-        with pytest.raises(UnreachableError, match="allow it with --local CIDR"):
+        with pytest.raises(UsageError, match="allow it with --local CIDR"):
             await world.join()
         assert world.network.dialled == []
 
@@ -287,7 +287,7 @@ def test_hosts_remembered_from_an_earlier_run_are_tried_without_ticket_or_bootst
         host_record = record_of(KEYS.node, control=("/ip4/127.0.0.1/tcp/4100",))
         other = record_of(NODES[2], control=("/ip4/127.0.0.1/tcp/4999",))
         world.memory.remember([seal(KEYS.node, host_record), seal(NODES[2], other)])
-        with pytest.raises(UnreachableError, match="nowhere to look"):
+        with pytest.raises(UsageError, match="nowhere to look"):
             await world.join()  # whose records they are is known only with a charter
         world.trust.adopt(charter_of(1))
         await world.join()
@@ -304,7 +304,7 @@ def test_a_member_stays_fresh_and_takes_newer_rosters(tmp_path):
         await world.join()
         first = world.trust.roster.epoch
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(world.link.stay_fresh, world.record)
+            nursery.start_soon(world.link.stay_fresh, lambda: world.record)
             world.host.members.renew()
             await until(lambda: world.trust.roster.epoch > first)
             assert ME.peer in world.trust.roster
@@ -342,7 +342,7 @@ def test_nothing_that_a_host_says_ends_a_member_and_it_joins_again_afterwards(tr
         troubles = {"away": away, "stale": stale_charter, "refusing": refusing, "nonsense": nonsense}
         world.network.answering[KEYS.node.peer] = troubles[trouble]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(world.link.stay_fresh, world.record)
+            nursery.start_soon(world.link.stay_fresh, lambda: world.record)
             await until(lambda: len(asked) > 8)
             assert not world.link.is_member
             world.network.answering[KEYS.node.peer] = good
@@ -356,7 +356,7 @@ def test_a_host_that_forgot_its_members_is_joined_again_at_once_and_not_at_the_n
     async def use(world):
         await world.join()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(world.link.stay_fresh, world.record)
+            nursery.start_soon(world.link.stay_fresh, lambda: world.record)
             await trio.testing.wait_all_tasks_blocked()
             began = trio.current_time()
             host = world.host  # started anew: the roster is in memory only

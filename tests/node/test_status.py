@@ -19,7 +19,7 @@ def test_the_status_is_plain_json_and_reads_in_a_few_lines(tmp_path):
     status = snapshot_of(tmp_path, work=work, problem="version 3 cannot be used") | {"fresh": False}
     assert json.loads(json.dumps(status)) == status
     text = render_status(status)
-    assert "version   -1" in text
+    assert "version   none yet" in text
     assert "state     idle: no work  (no fresh HEAD)" in text
     assert "3 admitted of 4 generated" in text
     assert "speed     not measured yet" in text

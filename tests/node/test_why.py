@@ -3,6 +3,7 @@
 import pytest
 
 from aurora_node.why import why
+from aurora_p2p.wire.control import Reason
 from tests.node.screens import ALICE, BOB, banned, disk_full, fetching, generating, hostile, idle, paused, starting
 
 
@@ -35,6 +36,33 @@ def test_a_pause_comes_first_with_what_ends_it(presence, sentence):
     assert said(status) == sentence
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        Reason.NO_WORK,
+        Reason.VERSION_TOO_OLD,
+        Reason.VERSION_UNKNOWN,
+        Reason.WRONG_RUN,
+        Reason.WRONG_DIGEST,
+        Reason.WRONG_MANIFEST,
+        Reason.QUARANTINED,
+        Reason.DRAINING,
+        Reason.PAUSED,
+        Reason.DISK_FULL,
+        Reason.NOT_A_MEMBER,
+    ],
+)
+def test_each_refusal_of_a_lease_is_explained_and_not_only_named(reason):
+    name = reason.value.replace("_", " ")
+    assert said(idle() | {"state": f"idle: {name}"}) not in (f"idle: {name}", name)
+
+
+def test_a_host_whose_disk_is_full_is_not_taken_for_a_paused_one():
+    sentence = said(idle() | {"state": "idle: disk full"})
+    assert "disk is full" in sentence
+    assert "paused" not in sentence
+
+
 def test_a_paused_node_does_not_blame_the_host():
     assert not any("the host has no work" in sentence for sentence in why(paused()))
 
@@ -58,6 +86,19 @@ def test_a_host_that_went_silent_is_named_with_the_age_of_its_last_word():
     status = generating() | {"fresh": False, "member": False, "tried": ["/ip4/10.0.0.1/tcp/1: timed out"]}
     status["head"] |= {"age_seconds": 130.0}
     assert said(status).startswith("no fresh HEAD for 2 min 10 s: the host does not answer; tried /ip4/10.0.0.1/tcp/1")
+
+
+def test_before_the_first_host_answers_nothing_else_is_blamed():
+    assert len(why(starting())) == 1
+
+
+def test_a_host_that_stops_answering_is_named_at_once_and_instead_of_the_lease_it_did_not_give():
+    away = {"member": False, "tried": ["/ip4/10.0.0.1/tcp/1: connection refused"]}
+    sentences = why(idle() | away | {"state": "no lease: 12D3 broke off /aurora/lease/1: not connected"})
+    assert sentences == [
+        "the host does not answer; tried /ip4/10.0.0.1/tcp/1: connection refused; it is tried again by itself; check "
+        "that `aurora-host run` is up and that its address can be reached from here"
+    ]
 
 
 def test_a_late_answer_is_told_before_the_head_is_stale():

@@ -68,10 +68,9 @@ def _logs_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _lines(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= MAX_LINES:
-        raise argparse.ArgumentTypeError(f"{number} is not from 0 to {MAX_LINES}")
-    return number
+    if not text.isdecimal() or int(text) > MAX_LINES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {MAX_LINES:,}")
+    return int(text)
 
 
 def _logs(program: Program, home: Path, options: argparse.Namespace) -> None:
