@@ -104,8 +104,10 @@ class Identity:
         try:
             mode = path.stat().st_mode & 0o077
             text = path.read_text() if not mode else ""
-        except (OSError, UnicodeDecodeError) as error:
-            raise StoreError(f"cannot read the key {path}: {error}") from error
+        except OSError as error:
+            raise StoreError(f"cannot read the key {path}: {error.strerror}", hint="is the path right?") from error
+        except UnicodeDecodeError as error:
+            raise StoreError(f"{path} is no key of ours: {error}") from error
         if mode:
             raise UsageError(f"the key {path} can be read by other users", hint=f"chmod 600 {path}")
         try:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from aurora_p2p.errors import CheckpointError, UsageError, WireError
-from aurora_p2p.host.cli_setup import CONFIG
+from aurora_p2p.host.cli_setup import CONFIG, check_settings
 from aurora_p2p.host.config import HostConfig
 from aurora_p2p.local.cli import Command
 from aurora_p2p.local.config import checked, load_config
+from aurora_p2p.local.configcheck import require
 
 INIT = """\
 Make a new swarm in an empty home folder: the root key, the keys of each role, the
@@ -62,7 +63,9 @@ def _run(home: Path, options: argparse.Namespace) -> None:
     from aurora_p2p.host.service import run_host  # trio and libp2p: only when really running
 
     load_charter(home)
-    run_host(home, load_config(home / CONFIG, HostConfig), as_json=options.json, plain=options.plain)
+    config = load_config(home / CONFIG, HostConfig)
+    require(found for found in check_settings(config, home) if found.key != "checkpoint")  # publishing it says more
+    run_host(home, config, as_json=options.json, plain=options.plain)
 
 
 def _delegate(home: Path, options: argparse.Namespace) -> None:

@@ -26,6 +26,8 @@ TOLD_NODES = 4
 TOLD_REFUSALS = 4
 SILENT_SECONDS = 20.0
 """A node that is well reports every 15 s."""
+RESTING = ("paused", "unloaded", "standing still")
+"""How the state of a node begins that takes no lease by its owner's will, or out of caution (work.py, engines.py)."""
 STALE_REFUSALS = 0.01
 """Share of results refused below which it is not worth a sentence."""
 
@@ -133,13 +135,43 @@ def _step_sentence(status: Status, step: Mapping[str, Any]) -> str:
 
 def _behind(status: Status, step: int) -> str:
     """The nodes that could not work on the step with the weights they serve, and what each does about it."""
-    oldest = step - status["work"].get("max_lag", 1)
-    late = [node for node in status["nodes"] if node["version"] < min(oldest, status["version"])]
+    late = _late(status, step)
     if not late:
         return ""
     held = sorted({node["version"] for node in late})
     head = f"{_nodes(len(late))} {'is' if len(late) == 1 else 'are'} still at {_versions(held)}"
     return f"{head}: {_listed([_doing(node) for node in late])}; see aurora-host status --json"
+
+
+def _late(status: Status, step: int) -> list[Node]:
+    oldest = step - status["work"].get("max_lag", 1)
+    return [node for node in status["nodes"] if node["version"] < min(oldest, status["version"])]
+
+
+def _resting(status: Status) -> list[str]:
+    """Nodes that could take open samples with the weights they serve, and take none: paused, unloaded, silent."""
+    waiting = [step for step in status["work"]["steps"] if step.get("why") and step["open"]]
+    if not waiting or status["version"] < 0:
+        return []
+    late = {node["peer"] for node in _late(status, waiting[0]["step"])}
+    able = [node for node in status["nodes"] if node["peer"] not in late and not node["leased"]]
+    resting = [node for node in able if _silent_seconds(node) > SILENT_SECONDS or _rests(node)]
+    if not resting:
+        return []
+    return [
+        f"{_nodes(len(resting))} take{'s' if len(resting) == 1 else ''} no work: {_listed(list(map(_doing, resting)))}"
+    ]
+
+
+def _rests(node: Node) -> bool:
+    """Whether it says itself that it wants no lease now."""
+    return bool(node.get("progress")) and node["progress"]["state"].startswith(RESTING)
+
+
+def _silent_seconds(node: Node) -> float:
+    """Since its own last word: its data plane may go on without it."""
+    progress = node.get("progress") or {}
+    return float(max(node["seen_seconds"], progress.get("age_seconds", 0.0)))
 
 
 def _versions(held: list[int]) -> str:
@@ -150,8 +182,8 @@ def _versions(held: list[int]) -> str:
 
 def _doing(node: Node) -> str:
     name, progress = f"...{short(node['peer'])}", node.get("progress")
-    if node["seen_seconds"] > SILENT_SECONDS:
-        return f"{name} has not been heard of for {age(node['seen_seconds'])}"
+    if _silent_seconds(node) > SILENT_SECONDS:
+        return f"{name} has not been heard of for {age(_silent_seconds(node))}"
     if not progress:
         return f"{name} has not reported what it does"
     if progress["fetching"] >= 0:
@@ -159,7 +191,7 @@ def _doing(node: Node) -> str:
         return f"{name} fetches version {progress['fetching']} ({progress['have']}{total} segments)"
     if progress["staged"] > node["version"]:
         return f"{name} has staged version {progress['staged']} and takes it after its lease"
-    return f"{name} says: {progress['state'] or 'nothing'}"
+    return f"{name} says: {progress['state'].removeprefix('paused: ') or 'nothing'}"
 
 
 def _lagging(status: Status) -> list[str]:
@@ -273,6 +305,7 @@ _RULES: tuple[Callable[[Status], list[str]], ...] = (
     _publishing,
     _no_nodes,
     _steps,
+    _resting,
     _trainer,
     _lagging,
     _disk,

@@ -20,6 +20,7 @@ import msgspec
 import platformdirs
 
 from aurora_p2p.errors import StoreError, UsageError
+from aurora_p2p.local.configcheck import sift
 
 T = TypeVar("T")
 
@@ -81,7 +82,9 @@ def _convert(table: dict[str, Any], kind: type[T], where: str) -> T:
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{where}{error}".replace("`$.", "`")) from error
+        wrong = sift(table, kind)[1]
+        text = "; ".join(f"{problem.key}: {problem.text}" for problem in wrong) or str(error)
+        raise UsageError(f"{where}{text}") from error
 
 
 def render_config(config: Any, heading: str) -> str:

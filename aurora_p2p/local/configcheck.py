@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from aurora_p2p.errors import AuroraError, StoreError
+from aurora_p2p.errors import AuroraError, StoreError, UsageError
 
 T = TypeVar("T")
 
@@ -59,6 +59,12 @@ def inspect(path: Path, kind: type[T]) -> Inspected[T]:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         return Inspected(kind(), frozenset(), (Problem("", f"not valid TOML: {error}"),))
+    right, problems = sift(table, kind)
+    return Inspected(dataclasses.replace(kind(), **right), frozenset(right), tuple(problems))  # type: ignore[type-var]
+
+
+def sift(table: Mapping[str, Any], kind: type[Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """The keys of a table that `kind` takes, converted, and what is wrong with the others."""
     hints = typing.get_type_hints(kind, include_extras=True)
     right: dict[str, Any] = {}
     problems = []
@@ -67,7 +73,14 @@ def inspect(path: Path, kind: type[T]) -> Inspected[T]:
             right[key] = _one(key, value, hints)
         except _Wrong as wrong:
             problems.append(wrong.problem)
-    return Inspected(dataclasses.replace(kind(), **right), frozenset(right), tuple(problems))  # type: ignore[type-var]
+    return right, problems
+
+
+def require(problems: Iterable[Problem]) -> None:
+    """Raises UsageError for the first that is more than a warning."""
+    for problem in problems:
+        if not problem.warning:
+            raise UsageError(f"{problem.key}: {problem.text}" if problem.key else problem.text, hint=problem.hint)
 
 
 class _Wrong(Exception):

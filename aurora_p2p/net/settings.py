@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aurora_p2p.crypto.identity import public_key_of
-from aurora_p2p.errors import UsageError
+from aurora_p2p.errors import UsageError, WireError
 from aurora_p2p.local.configcheck import Problem, complaint, complaints
 from aurora_p2p.net.addresses import check_cidrs, control_ip, split_bulk
 
@@ -26,7 +26,7 @@ def check_addresses(
     bulk_listen: str, bootstraps: Sequence[str], advertise: Sequence[str], local: Sequence[str]
 ) -> list[Problem]:
     """The addresses and networks that node.toml and run.toml have in common."""
-    problems = complaint("bulk_listen", lambda: split_bulk(bulk_listen))
+    problems = complaint("bulk_listen", lambda: _bulk(bulk_listen))
     problems += complaints("bootstraps", bootstraps, _bootstrap)
     problems += complaints("advertise", advertise, ipaddress.ip_address)
     return problems + complaints("local", local, lambda cidr: check_cidrs([cidr]))
@@ -51,8 +51,18 @@ def check_quota(quota_gib: float, home: Path, used_bytes: int) -> list[Problem]:
     return [Problem("quota_gib", text, "lower it, or free some disk space", warning=True)]
 
 
+def _bulk(text: str) -> None:
+    try:
+        split_bulk(text)
+    except WireError as error:
+        raise UsageError(str(error), hint="write it like 0.0.0.0:4102") from error
+
+
 def _multiaddr(text: str) -> None:
-    control_ip(text)
+    try:
+        control_ip(text)
+    except WireError as error:
+        raise UsageError(str(error), hint=MULTIADDR) from error
     port = text.split("/")[4]
     if not port.isdecimal() or int(port) > 65535:
         raise UsageError(f"{text[:64]!r} has no port", hint=MULTIADDR)

@@ -7,11 +7,12 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from aurora_node.cli_setup import CONFIG, read_ticket
+from aurora_node.cli_setup import CONFIG, check_settings, read_ticket
 from aurora_node.config import NodeConfig
 from aurora_p2p.errors import UsageError
 from aurora_p2p.local.cli import Command
 from aurora_p2p.local.config import checked, load_config, make_home, render_config
+from aurora_p2p.local.configcheck import require
 from aurora_p2p.local.files import write_durably
 
 ABOUT = """\
@@ -62,6 +63,7 @@ def _join(home: Path, options: argparse.Namespace) -> None:
         text = render_config(NodeConfig(), "Settings of this node. Command-line options override them for one run.")
         write_durably(path, text.encode())
     config = _override(load_config(path, NodeConfig), options)
+    require(check_settings(config, home))
     from aurora_node.daemon import run_node  # trio and libp2p: only when really joining
 
     run_node(home, config, ticket, as_json=options.json, plain=options.plain)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import trio
 
+from aurora_node.why import REFUSES
 from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.crypto.sign import WIRE_MIN, WIRE_VERSION
 from aurora_p2p.errors import AuroraError, RefusedError, StaleError, UnreachableError, UsageError, WireError
@@ -119,7 +120,7 @@ class HostLink:
                 try:
                     await self._join_at(peer, record)
                 except (RefusedError, StaleError) as error:
-                    said = said or error
+                    said, self._tried[str(peer)] = said or error, str(error)
                 except (UnreachableError, WireError) as error:
                     self._tried[str(peer)] = str(error)
                 else:
@@ -133,7 +134,7 @@ class HostLink:
         reply = await self._ask(peer, CONTROL_PROTOCOL, join, ANSWER_SECONDS)
         if isinstance(reply, Refusal):
             raise RefusedError(
-                f"the host refuses: {reply.reason.value.replace('_', ' ')}: {clean(reply.detail)}",
+                f"{REFUSES}{reply.reason.value.replace('_', ' ')}: {clean(reply.detail)}",
                 reason=reply.reason,
                 hint=_REFUSAL_HINTS.get(reply.reason, ""),
                 retry_seconds=reply.retry_seconds,

@@ -20,6 +20,8 @@ HEAD_LATE_SECONDS = 60.0
 """A HEAD is asked for every 40 s: an older one means that at least one attempt has failed."""
 TOLD_PEERS = 4
 MAX_SENTENCE = 400
+REFUSES = "the host refuses: "
+"""How a refused join begins, in `tried`."""
 NOTHING_ARRIVES = 1.0
 """Bytes/s below which a transfer stands still."""
 
@@ -105,6 +107,8 @@ def _host(status: Status) -> list[str]:
     seconds = (status.get("head") or {}).get("age_seconds")
     late = seconds is not None and seconds > HEAD_LATE_SECONDS
     if status.get("fresh") and not status.get("member"):
+        if REFUSES in tried:
+            return [f"not a member now: {tried}; it joins again by itself"]
         return [f"the host does not answer{'; tried ' + tried if tried else ''}; it is tried again by itself; {reach}"]
     if status.get("fresh") and not late:
         return []
@@ -187,14 +191,14 @@ def _work(status: Status) -> list[str]:
         return []  # what pauses the machine is said already
     if not status.get("host"):
         return []  # that there is none is said already, and the engine waits for it
+    if not status.get("member") and state.startswith(("idle: ", "no lease: ")):
+        return []  # what the host said last, before it was lost
     if state == "generating" and lease.get("seconds_left") is not None:
         return [f"working on step {lease['step']}: {_progress(lease)}, {age(lease['seconds_left'])} left"]
     idle = state.removeprefix("idle: ")
     if idle in _IDLE:
         return [_IDLE[idle]]
     if state.startswith("no lease: "):
-        if not status.get("member"):
-            return []  # the host does not answer: said already
         return [f"the host gave no lease: {state.removeprefix('no lease: ')}; it is asked again every second"]
     return [_STATES.get(state, state)]
 

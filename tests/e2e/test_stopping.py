@@ -8,9 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.chaos import survived
-from tests.e2e.world import GROUP, LONG, PROMPTS, Swarm
+from tests.e2e.world import ENGINE, GROUP, LONG, PROMPTS, Swarm, child_of
 
 pytestmark = pytest.mark.slow
+
+SOON = 5.0
+"""Well before any lease's deadline: the shortest lasts 10 s."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,11 +48,17 @@ def test_a_second_sigterm_waits_for_nothing_and_the_next_start_takes_what_was_le
     peer = first_node(swarm)
     with swarm.training(1) as step:
         swarm.wait_for_lease(peer)
-        swarm.host.signal(signal.SIGTERM)
-        swarm.host.wait_for("draining", LONG)
-        swarm.host.signal(signal.SIGTERM)
-        assert swarm.host.process.wait(LONG) == 0
-        assert any(node.status()["lease"]["seconds_left"] is not None for node in swarm.nodes)
+        engine = child_of(swarm.nodes[0], ENGINE)
+        engine.suspend()  # its lease does not end before its deadline
+        try:
+            swarm.host.signal(signal.SIGTERM)
+            asked = swarm.host.wait_for("draining", LONG)
+            swarm.host.signal(signal.SIGTERM)
+            stopped = swarm.host.wait_for("stopping", LONG)
+            assert swarm.host.process.wait(LONG) == 0
+        finally:
+            engine.resume()
+        assert stopped["seconds"] - asked["seconds"] < SOON
         swarm.start_host()
         (record,) = step.result(LONG)
     assert swarm.in_ledger(record.step) == PROMPTS * GROUP

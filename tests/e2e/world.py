@@ -222,8 +222,9 @@ class Swarm:
     def ledger(self, query: str, *values: int) -> list[tuple[Any, ...]]:
         """Ask a copy of the host's ledger: the host has it locked. Call while the host is at rest."""
         with tempfile.TemporaryDirectory() as folder:
-            for name in ("ledger.sqlite", "ledger.sqlite-wal"):
-                shutil.copy(self.host.home / name, folder)
+            for path in self.host.home.glob("ledger.sqlite*"):  # a host that ended well left no -wal
+                if not path.name.endswith("-shm"):
+                    shutil.copy(path, folder)
             with closing(sqlite3.connect(Path(folder) / "ledger.sqlite")) as copy:
                 return copy.execute(query, values).fetchall()
 

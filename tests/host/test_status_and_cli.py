@@ -11,6 +11,8 @@ import trio
 import trio.testing
 
 from aurora_p2p.host.cli import main
+from aurora_p2p.host.config import HostConfig
+from aurora_p2p.host.keys import init_host
 from aurora_p2p.host.status import render_status
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.local.control import serve_control, socket_path
@@ -192,3 +194,25 @@ def test_help_takes_less_than_half_a_second_of_work(program):
     after = os.times()
     spent = after.children_user + after.children_system - before.children_user - before.children_system
     assert spent < 0.5
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "remedy"),
+    [
+        ("bulk_listen", '"nonsense"', "write it like 0.0.0.0:4102"),
+        ("metrics_listen", '"0.0.0.0:9000"', "127.0.0.1:9000"),
+        ("local", '["10.0.0.0/99"]', "write it like"),
+    ],
+)
+def test_a_wrong_setting_ends_a_run_before_it_begins_and_is_named(key, value, remedy, tmp_path, capsys):
+    init_host(tmp_path, HostConfig())
+    lines = (tmp_path / "run.toml").read_text().splitlines()
+    changed = [f"{key} = {value}" if line.startswith(f"{key} = ") else line for line in lines]
+    (tmp_path / "run.toml").write_text("\n".join(changed) + "\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--plain", "--home", str(tmp_path)])
+    err = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert f"error: {key}: " in err
+    assert remedy in err
+    assert not (tmp_path / "ledger.sqlite").exists()

@@ -52,6 +52,24 @@ def test_a_node_that_is_behind_says_what_it_does_about_it(late, sentence):
     assert sentence in why(behind() | {"nodes": [late, node(CAROL)]})[0]
 
 
+def test_nodes_that_take_no_work_though_they_could_are_named_with_what_they_say():
+    asleep = node(BOB, state="paused: paused by the owner; `aurora-node resume` ends it") | {"leased": 0}
+    hung = node(CAROL) | {"leased": 0}
+    hung["progress"] = hung["progress"] | {"age_seconds": 45.0}
+    told = why(behind() | {"nodes": [node(ALICE) | {"leased": 8}, asleep, hung]})
+    assert told[1] == (
+        "2 nodes take no work: ...bBobbobb says: paused by the owner; `aurora-node resume` ends it, "
+        "...arolcaro has not been heard of for 45 s"
+    )
+
+
+def test_nobody_is_blamed_for_resting_while_no_sample_is_open():
+    asleep = node(BOB, state="paused: outside working hours") | {"leased": 0}
+    status = behind() | {"nodes": [asleep]}
+    status["work"] = status["work"] | {"steps": [one | {"open": 0} for one in status["work"]["steps"]]}
+    assert not any("take" in sentence for sentence in why(status))
+
+
 def test_many_nodes_behind_are_named_up_to_four_and_counted():
     nodes = [node(f"12D3KooWnode{index:08d}", version=30 + index) for index in range(6)]
     told = why(behind() | {"nodes": nodes})[0]

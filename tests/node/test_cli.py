@@ -96,13 +96,34 @@ def test_the_first_join_writes_a_documented_settings_file_and_options_override_i
 
 def test_an_existing_settings_file_is_read_and_never_rewritten(joined, tmp_path, capsys):
     (tmp_path / CONFIG).write_text('local = ["10.0.0.0/8"]\nmax_batch = 4\n')
-    words = ["join", SWARM, "--home", str(tmp_path), "--local", "192.168.0.0/16", "--bootstrap", "/ip4/1.1.1.1/tcp/1"]
+    bootstrap = "/ip4/1.1.1.1/tcp/1/p2p/" + SWARM
+    words = ["join", SWARM, "--home", str(tmp_path), "--local", "192.168.0.0/16", "--bootstrap", bootstrap]
     assert status_of(words, capsys)[0] == 0
     [(_, config, ticket, _, _)] = joined
     assert config.local == ("10.0.0.0/8", "192.168.0.0/16")
-    assert (config.max_batch, config.bootstraps) == (4, ("/ip4/1.1.1.1/tcp/1",))
+    assert (config.max_batch, config.bootstraps) == (4, (bootstrap,))
     assert ticket == Ticket(SWARM)
     assert (tmp_path / CONFIG).read_text() == 'local = ["10.0.0.0/8"]\nmax_batch = 4\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "why", "remedy"),
+    [
+        (["--threads", "-1"], "threads: '-1' is not a whole number from 0 to 1024", ""),
+        (["--device", "tpu"], "device: there is no 'tpu'", "auto, cpu, cuda"),
+        (["--bulk-listen", "nonsense"], "bulk_listen: 'nonsense' is not IP:port", "write it like"),
+        (["--bootstrap", "nonsense"], "bootstraps: 'nonsense' is not", "write it like"),
+        (["--bootstrap", "/ip4/1.1.1.1/tcp/1"], "does not end in /p2p/<peer id>", "aurora-bootstrap serve"),
+        (["--engine", "vllm"], "there is no engine called 'vllm'", "hf, simulated"),
+    ],
+)
+def test_a_wrong_option_ends_a_join_before_it_begins_and_names_the_setting(
+    words, why, remedy, joined, tmp_path, capsys
+):
+    code, _, err = status_of(["join", SWARM, "--home", str(tmp_path), *words], capsys)
+    assert (code, joined) == (2, [])
+    assert why in err
+    assert remedy in err
 
 
 def test_an_unknown_setting_names_the_nearest_one(joined, tmp_path, capsys):

@@ -101,6 +101,13 @@ def test_a_host_that_stops_answering_is_named_at_once_and_instead_of_the_lease_i
     ]
 
 
+def test_a_host_that_refuses_to_take_a_lost_member_back_is_not_said_to_be_silent():
+    away = {"member": False, "tried": ["12D3Host: the host refuses: roster full: 1024"]}
+    assert why(idle() | away) == [
+        "not a member now: 12D3Host: the host refuses: roster full: 1024; it joins again by itself"
+    ]
+
+
 def test_a_late_answer_is_told_before_the_head_is_stale():
     status = generating()
     status["head"] |= {"age_seconds": 75.0}
