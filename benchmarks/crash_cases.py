@@ -143,6 +143,7 @@ def faults() -> list[Fault]:
         *_disks("node", "*/pages"),
         *_disks("host", "*/body"),
         *_disks("host", "*ledger.sqlite", hits=6),
+        Fault("host's fold killed at fold.sending", "host", lambda hit: kill("fold.sending", process="fold"), "itself"),
         Fault("node's bulk: connection cut", "node", lambda hit: cut("in", 700 * hit), "itself", 4),
         Fault("host's bulk: connection cut", "host", lambda hit: cut("out", 700 * hit), "itself", 4),
         Fault("node's bulk: one byte corrupted", "node", lambda hit: corrupt(700 * hit), "itself", 4),

@@ -28,51 +28,44 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
 
+from aurora_p2p.artifact import retention
 from aurora_p2p.artifact.folder import append_whole, disk, hash_body, read_manifest
-from aurora_p2p.artifact.manifest import Manifest, artifact_id_of
+from aurora_p2p.artifact.manifest import Manifest, artifact_id_of, manifest_hash_of
 from aurora_p2p.errors import DiskFullError, ShapeError, StoreError
 from aurora_p2p.local import faults
 from aurora_p2p.local.faults import reach
 from aurora_p2p.local.files import sync_folder, write_durably
-from aurora_p2p.types import ArtifactId, Seq, Version
+from aurora_p2p.types import ArtifactId, ManifestHash
 from aurora_p2p.wire.codec import decode, encode
+from aurora_p2p.wire.fold import Source
 from aurora_p2p.wire.manifest import FinalPage, Header
 from aurora_p2p.wire.signed import Signed
 
-RETAIN_ARTIFACTS = 8
-RETAIN_SECONDS = 600.0
-"""Peers that lag less than this catch up from us by deltas (swarm.md: max(8 artifacts, 10 min) + one base)."""
-RETAIN_MOST = 64
-"""But no more than these by age: with a version a second the rest would be hundreds, which every restart reads and
-every new link hears of. A peer that lags further takes the snapshot, which is then the shorter way as well."""
 FREE_MARGIN_BYTES = 64 * 2**20
 """Left free on the disk for everything else: databases, logs, other programs."""
 _GONE = ".gone"
+_NO_MANIFEST = ManifestHash(b"")
 
 
 @dataclass(slots=True)
 class _Entry:
     folder: Path
-    kind: Literal["delta", "snapshot"]
-    seq: Seq
-    version: Version
-    segment_bytes: int
-    size_bound: int
+    header: Header
     stored: set[int] = field(default_factory=set)
     """Segments whose bytes are in the body."""
     pages: set[bytes] = field(default_factory=set)
     """Signatures of the pages on disk."""
     appended: int = 0
     final: FinalPage | None = None
+    manifest: ManifestHash = _NO_MANIFEST
     complete_since: float | None = None
     pins: int = 0
 
     @property
     def reserved(self) -> int:
         """Bytes of quota it takes."""
-        return self.size_bound if self.complete_since is None or self.final is None else self.final.length
+        return self.header.size_bound if self.complete_since is None or self.final is None else self.final.length
 
 
 class ArtifactStore:
@@ -138,7 +131,7 @@ class ArtifactStore:
         with self._books, disk(entry.folder):
             if artifact in self._entries:
                 return artifact
-            self._require_room(entry.size_bound)
+            self._require_room(entry.header.size_bound)
             entry.folder.mkdir(mode=0o700, exist_ok=True)
             write_durably(entry.folder / "header", encode(header))
             (entry.folder / "body").touch(mode=0o600)
@@ -152,10 +145,12 @@ class ArtifactStore:
         entry = self._fetching(artifact)
         with disk(source):
             segment = source.read_bytes()
-        if len(segment) > entry.segment_bytes:
-            raise ShapeError(f"segment {index} has {len(segment)} bytes, the artifact's have {entry.segment_bytes}")
+        if len(segment) > entry.header.segment_bytes:
+            raise ShapeError(
+                f"segment {index} has {len(segment)} bytes, the artifact's have {entry.header.segment_bytes}"
+            )
         reach("segment.storing")
-        self._write(entry, index * entry.segment_bytes, segment)
+        self._write(entry, index * entry.header.segment_bytes, segment)
         reach("segment.stored")
         entry.stored.add(index)
         source.unlink(missing_ok=True)
@@ -182,7 +177,7 @@ class ArtifactStore:
         """Keep the signed final page, durably."""
         entry = self._fetching(artifact)
         write_durably(entry.folder / "final", encode(final))
-        entry.final = decode(final.body, FinalPage)
+        entry.final, entry.manifest = decode(final.body, FinalPage), manifest_hash_of(final)
 
     def finish(self, artifact: ArtifactId, *, now: float) -> None:
         """Mark complete, durably. Raises ShapeError when the final page or a segment is missing."""
@@ -249,23 +244,50 @@ class ArtifactStore:
         return True
 
     def prune(self, *, now: float) -> list[ArtifactId]:
-        """Retire complete artifacts past retention; returns them.
+        """Retire complete artifacts past retention (retention.py), but what is pinned; returns them."""
+        return [one for one in retention.expired(self.residents(), now=now) if self.retire(one)]
 
-        Kept: the newest RETAIN_ARTIFACTS, those completed within RETAIN_SECONDS among the newest RETAIN_MOST, the
-        newest snapshot with every delta after it (a restart rebuilds the weights from them), and what is pinned or
-        still fetching.
+    def make_room(self, needed: int) -> list[ArtifactId]:
+        """Give up what the quota has no room for beside `needed` bytes: sources only, oldest first; returns them.
+
+        Nothing is given up when that would not be enough.
         """
-        complete = [(artifact, entry) for artifact, entry in self._entries.items() if entry.complete_since is not None]
-        complete.sort(key=lambda pair: pair[1].seq)
-        base = max((entry.version for _, entry in complete if entry.kind == "snapshot"), default=0)
-        old = [
-            artifact
-            for newer, (artifact, entry) in reversed(list(enumerate(reversed(complete))))
-            if newer >= RETAIN_ARTIFACTS
-            and entry.version < base
-            and (newer >= RETAIN_MOST or now - (entry.complete_since or 0.0) >= RETAIN_SECONDS)
+        short = needed - (self.quota_bytes - self.reserved_bytes)
+        with self._books:
+            pinned = {artifact for artifact, entry in self._entries.items() if entry.pins > 0}
+        spare = [one for one in retention.spare(self.residents()) if one.artifact not in pinned]
+        if short <= 0 or sum(one.length for one in spare) < short:
+            return []
+        given_up: list[ArtifactId] = []
+        for one in spare:
+            if short > 0 and self.retire(one.artifact):
+                given_up.append(one.artifact)
+                short -= one.length
+        return given_up
+
+    def residents(self) -> list[retention.Resident]:
+        """What is complete."""
+        with self._books:
+            entries = list(self._entries.items())
+        return [
+            retention.Resident(
+                artifact, entry.header, entry.manifest, entry.final.digest, entry.final.length, entry.complete_since
+            )
+            for artifact, entry in entries
+            if entry.final is not None and entry.complete_since is not None
         ]
-        return [artifact for artifact in old if self.retire(artifact)]
+
+    def source(self, artifact: ArtifactId) -> Source:
+        """A complete artifact as a fold or a load reads it: pin it meanwhile. Raises StoreError for any other."""
+        entry = self._entry(artifact)
+        if entry.final is None or entry.complete_since is None:
+            raise StoreError(f"artifact {artifact.hex()[:16]} is not complete")
+        return Source(entry.header, str(entry.folder / "body"), entry.final.digest)
+
+    def held_bytes(self, artifact: ArtifactId) -> int:
+        """How much of an artifact's body is here; 0 when the store does not know it."""
+        entry = self._entries.get(artifact)
+        return len(entry.stored) * entry.header.segment_bytes if entry is not None else 0
 
     def _entry(self, artifact: ArtifactId) -> _Entry:
         entry = self._entries.get(artifact)
@@ -280,15 +302,7 @@ class ArtifactStore:
         return entry
 
     def _new_entry(self, signed: Signed) -> _Entry:
-        header = decode(signed.body, Header)
-        return _Entry(
-            folder=self.root / artifact_id_of(signed).hex(),
-            kind=header.kind,
-            seq=header.seq,
-            version=header.version,
-            segment_bytes=header.segment_bytes,
-            size_bound=header.size_bound,
-        )
+        return _Entry(self.root / artifact_id_of(signed).hex(), decode(signed.body, Header))
 
     def _require_room(self, needed: int) -> None:
         left = self.quota_bytes - self.reserved_bytes
@@ -305,8 +319,10 @@ class ArtifactStore:
             )
 
     def _write(self, entry: _Entry, offset: int, piece: bytes | memoryview) -> None:
-        if offset < 0 or offset + len(piece) > entry.size_bound:
-            raise ShapeError(f"bytes {offset} to {offset + len(piece)} pass the header's bound of {entry.size_bound}")
+        if offset < 0 or offset + len(piece) > entry.header.size_bound:
+            raise ShapeError(
+                f"bytes {offset} to {offset + len(piece)} pass the header's bound of {entry.header.size_bound}"
+            )
         with disk(entry.folder), (entry.folder / "body").open("r+b", buffering=0) as body:
             body.seek(offset)
             faults.disk("write", entry.folder / "body", piece, body.write)
@@ -322,6 +338,8 @@ class ArtifactStore:
         entry = self._new_entry(manifest.signed_header)
         entry.pages = {page.signature for page in manifest.pages()}
         entry.final = manifest.final
+        if manifest.signed_final is not None:
+            entry.manifest = manifest_hash_of(manifest.signed_final)
         body, marker = folder / "body", folder / "complete"
         body.touch(mode=0o600)
         final = manifest.final

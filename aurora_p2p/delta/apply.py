@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from aurora_p2p.delta.block import BlockReader, Change, RawBlock, decode_block
+from aurora_p2p.delta.block import BlockReader, Change, RawBlock
+from aurora_p2p.delta.classes.map import ONE_CLASS, ClassMap
+from aurora_p2p.delta.coding import decode_block
 from aurora_p2p.delta.digest import RunningDigest
 from aurora_p2p.delta.tensors import Bits, Coverage, bits_of
+from aurora_p2p.delta.touch import equal_at, write_at
 from aurora_p2p.errors import DigestMismatch, ShapeError, WireError
 from aurora_p2p.types import StateDigest, TensorSpec
 
@@ -48,8 +49,11 @@ def stage(
     base: Mapping[str, Bits],
     base_digest: StateDigest,
     expected: StateDigest,
+    classes: ClassMap = ONE_CLASS,
 ) -> Staged:
     """Decode a delta's stream, cut anywhere into chunks, against `base`, whose digest is `base_digest`.
+
+    classes: the class map of the artifact's header.
 
     Raises WireError for malformed bytes or two blocks over one element, DigestMismatch when the result is not
     `expected`, ShapeError when base does not fit specs. Never writes to base.
@@ -57,7 +61,7 @@ def stage(
     tensors = {spec.name: bits_of(spec, base) for spec in specs}
     digest, coverage, changes, changed = RunningDigest(base_digest), Coverage(), [], 0
     for spec, block in read_blocks(specs, chunks):
-        change = decode_block(block, spec, tensors[spec.name])
+        change = decode_block(block, spec, tensors[spec.name], classes)
         coverage.claim(block.tensor, block.offset, block.length)
         if change.positions.size:
             digest.change(spec, change.positions, change.old, change.new)
@@ -78,13 +82,13 @@ def write(staged: Staged, weights: Mapping[str, Bits], specs: Sequence[TensorSpe
     for change, target in zip(staged.changes, targets, strict=True):
         if not target.flags.writeable:
             raise ShapeError(f"the weights of {specs[change.tensor].name!r} are read-only")
-        if not np.array_equal(target[change.positions], change.old):
+        if not equal_at(target, change.positions, change.old):
             raise DigestMismatch(f"the weights in {specs[change.tensor].name!r} are not the staged delta's base")
     for change, target in zip(staged.changes, targets, strict=True):
-        target[change.positions] = change.new
+        write_at(target, change.positions, change.new)
 
 
 def undo(staged: Staged, weights: Mapping[str, Bits], specs: Sequence[TensorSpec]) -> None:
     """Put the old bits back, after `write` or after a part of it."""
     for change in staged.changes:
-        bits_of(specs[change.tensor], weights)[change.positions] = change.old
+        write_at(bits_of(specs[change.tensor], weights), change.positions, change.old)

@@ -127,6 +127,8 @@ def _read(words: Values, end: int, k: int, width: int, values: Values) -> int:
         at += zeros + 1
         if zeros < MAX_ZEROS:
             values[index] = (np.uint64(zeros) << np.uint64(k)) | (_peek(words, at) & low)
+            if values[index] >> np.uint64(k) != np.uint64(zeros):  # more than 64 bits
+                return -1
             at += k
         else:
             values[index] = _peek(words, at) & raw

@@ -1,6 +1,7 @@
 """`python -m aurora_p2p.delta.warm`: compile every kernel into numba's cache, once per machine.
 
-Kernels have one signature each, so one small delta and one small snapshot through the public functions compile all.
+A delta and a snapshot of one small tensor per width, through the public functions, compile every kernel with every
+signature that it will ever have (tests/delta holds them to it).
 """
 
 from __future__ import annotations
@@ -8,23 +9,40 @@ from __future__ import annotations
 import numpy as np
 
 from aurora_p2p.delta.apply import stage, undo, write
+from aurora_p2p.delta.classes.map import learn
+from aurora_p2p.delta.classes.unpack import take_sizes
 from aurora_p2p.delta.digest import full_digest
 from aurora_p2p.delta.encode import encode_delta, encode_snapshot
 from aurora_p2p.delta.snapshot import read_snapshot
+from aurora_p2p.delta.tensors import Bits, bits_dtype
 from aurora_p2p.types import TensorSpec
+
+ELEMENTS = 1000
 
 
 def main() -> None:
-    specs = (TensorSpec("weight", "BF16", (64,)),)
-    base = {"weight": np.arange(64, dtype=np.uint16)}
-    new = {"weight": base["weight"] + np.uint16(1)}
-    new["weight"][::8] += np.uint16(40)
-    delta = encode_delta(specs, base, new, full_digest(specs, base))
-    staged = stage(specs, delta, base, full_digest(specs, base), full_digest(specs, new))
+    specs = tuple(TensorSpec(dtype, dtype, (ELEMENTS,)) for dtype in ("BF16", "F32", "F64", "U8"))
+    base: dict[str, Bits] = {}
+    for spec in specs:
+        base[spec.name] = np.arange(ELEMENTS).astype(bits_dtype(spec.dtype))
+    new = {name: _stepped(bits) for name, bits in base.items()}
+    classes = learn([(base["BF16"], new["BF16"])])
+    delta = list(encode_delta(specs, base, new, full_digest(specs, base), classes))
+    staged = stage(specs, delta, base, full_digest(specs, base), full_digest(specs, new), classes)
     write(staged, base, specs)
     undo(staged, base, specs)
-    snapshot = encode_snapshot(specs, new)
-    read_snapshot(specs, snapshot, full_digest(specs, new))
+    take_sizes(np.zeros(32, np.uint8).ctypes.data, 8, 0, 110, np.zeros(1, np.uint64), np.zeros(1, np.int64))
+    read_snapshot(specs, encode_snapshot(specs, new), full_digest(specs, new))
+
+
+def _stepped(bits: Bits) -> Bits:
+    """Steps of many sizes, sparse in the first half and dense in the second."""
+    new = bits.copy()
+    kind = bits.dtype.type
+    new[: ELEMENTS // 2 : 9] += kind(1)
+    new[: ELEMENTS // 2 : 45] += kind(40)
+    new[ELEMENTS // 2 :] += kind(3)
+    return new
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ from aurora_p2p.wire.engine import (
     Stage,
     StopGenerating,
 )
+from aurora_p2p.wire.fold import Source
 from aurora_p2p.wire.limits import MAX_LEASE_SAMPLES
 from aurora_p2p.wire.manifest import Header
 
@@ -75,9 +76,12 @@ class EngineClient:
     def pid(self) -> int:
         return self._child.pid
 
-    async def load(self, header: Header, body: Path, digest: StateDigest) -> Done:
-        """Serve a snapshot. Raises CheckpointError, DigestMismatch, WireError, StoreError, ChildError."""
-        return await self._call(Load(next(self._ids), header, str(body), digest))
+    async def load(self, header: Header, body: Path, digest: StateDigest, deltas: Sequence[Source] = ()) -> Done:
+        """Serve a snapshot with deltas over it.
+
+        Raises CheckpointError, DigestMismatch, WireError, StoreError, ChildError.
+        """
+        return await self._call(Load(next(self._ids), header, str(body), digest, tuple(deltas)))
 
     async def stage(self, header: Header, body: Path, digest: StateDigest) -> Done:
         """Decode and verify an artifact beside the live weights. Raises like load."""

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from aurora_p2p.delta import apply
 from aurora_p2p.delta.block import Change
+from aurora_p2p.delta.classes.map import ClassMap
 from aurora_p2p.delta.digest import EMPTY, RunningDigest
 from aurora_p2p.delta.snapshot import read_snapshot
 from aurora_p2p.delta.tensors import Bits
@@ -30,6 +31,7 @@ from aurora_p2p.engine.tables import read_chunks, require_memory, table_of
 from aurora_p2p.errors import CheckpointError, DigestMismatch
 from aurora_p2p.local.faults import reach
 from aurora_p2p.types import StateDigest, TensorSpec, Version
+from aurora_p2p.wire.fold import Source
 from aurora_p2p.wire.manifest import Header, ModelConfig
 
 
@@ -54,14 +56,35 @@ class HeldWeights:
         self._lock = threading.Lock()
 
     @classmethod
-    def read(cls, header: Header, body: Path, digest: StateDigest) -> HeldWeights:
-        """The bits of a snapshot alone; audited. Raises CheckpointError, DigestMismatch, WireError, StoreError."""
+    def read(cls, header: Header, body: Path, digest: StateDigest, deltas: Sequence[Source] = ()) -> HeldWeights:
+        """The bits of a snapshot and its deltas alone; audited.
+
+        Raises CheckpointError, DigestMismatch, WireError, StoreError.
+        """
         config, specs = table_of(header)
         require_memory(sum(spec.nbytes for spec in specs), "holding a whole checkpoint")
         held = cls(header, config, specs, read_snapshot(specs, read_chunks(body), digest))
         held.digest = digest
+        held.advance(deltas)
         held.audit()
         return held
+
+    def advance(self, deltas: Sequence[Source]) -> None:
+        """Apply deltas to the bits, one after the other, where they are: for weights that nobody computes with yet.
+
+        Each is proven before it is written, as `stage` does. Memory: 12 bytes for each change of the largest. Raises
+        like `read`; the weights are then good for nothing.
+        """
+        for delta in deltas:
+            header = delta.header
+            self._check_layout(header)
+            self._queue_before(header)
+            classes = ClassMap(header.class_map)
+            staged = apply.stage(
+                self.specs, read_chunks(Path(delta.body)), self._bits, self.digest, delta.digest, classes
+            )
+            apply.write(staged, self._bits, self.specs)
+            self.version, self.digest = header.version, delta.digest
 
     @property
     def elements(self) -> int:
@@ -81,7 +104,7 @@ class HeldWeights:
             queue = self._queue_before(header)
             base = self._after(queue)
         base_digest = StateDigest(header.base_digest)
-        staged = apply.stage(self.specs, read_chunks(body), base, base_digest, digest)
+        staged = apply.stage(self.specs, read_chunks(body), base, base_digest, digest, ClassMap(header.class_map))
         pending = Pending(header.version, digest, staged, staged.changed)
         with self._lock:
             self._pending = [*self._queue_before(header), pending]

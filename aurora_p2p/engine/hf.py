@@ -27,6 +27,7 @@ from aurora_p2p.errors import CheckpointError
 from aurora_p2p.types import StateDigest, Version
 from aurora_p2p.wire.control import LeaseSample, Sampling
 from aurora_p2p.wire.engine import Generated
+from aurora_p2p.wire.fold import Source
 from aurora_p2p.wire.manifest import Header, ModelConfig
 
 
@@ -51,8 +52,8 @@ class HfEngine:
         weights = self._loaded()
         return Served(weights.version, weights.digest)
 
-    def load(self, header: Header, body: Path, digest: StateDigest) -> Outcome:
-        weights = Weights.load(header, body, digest, self.device)
+    def load(self, header: Header, body: Path, digest: StateDigest, deltas: Sequence[Source] = ()) -> Outcome:
+        weights = Weights.load(header, body, digest, self.device, deltas)
         self._weights = weights
         return Outcome(weights.version, weights.digest, audited=True, changed=weights.elements)
 

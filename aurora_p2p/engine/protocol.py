@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 from aurora_p2p.types import StateDigest, Version
 from aurora_p2p.wire.control import LeaseSample, Sampling
 from aurora_p2p.wire.engine import Generated
+from aurora_p2p.wire.fold import Source
 from aurora_p2p.wire.manifest import Header
 
 
@@ -49,8 +50,11 @@ class RolloutEngine(Protocol):
     def served(self) -> Served:
         """What generate draws from now. Raises CheckpointError while nothing is loaded."""
 
-    def load(self, header: Header, body: Path, digest: StateDigest) -> Outcome:
-        """Serve a snapshot; audited. Raises CheckpointError, DigestMismatch, WireError, StoreError."""
+    def load(self, header: Header, body: Path, digest: StateDigest, deltas: Sequence[Source] = ()) -> Outcome:
+        """Serve a snapshot with deltas over it; audited.
+
+        Raises CheckpointError, DigestMismatch, WireError, StoreError.
+        """
 
     def stage(self, header: Header, body: Path, digest: StateDigest) -> Outcome:
         """Decode and verify an artifact beside the live weights. Raises like load."""

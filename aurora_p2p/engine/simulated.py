@@ -26,6 +26,7 @@ from aurora_p2p.local.clock import boottime
 from aurora_p2p.types import StateDigest, Version
 from aurora_p2p.wire.control import LeaseSample, Sampling
 from aurora_p2p.wire.engine import Generated
+from aurora_p2p.wire.fold import Source
 from aurora_p2p.wire.manifest import Header
 
 SHORTEST_PAUSE_SECONDS = 0.005
@@ -45,8 +46,8 @@ class SimulatedEngine:
         held = self._loaded()
         return Served(held.version, held.digest)
 
-    def load(self, header: Header, body: Path, digest: StateDigest) -> Outcome:
-        held = HeldWeights.read(header, body, digest)
+    def load(self, header: Header, body: Path, digest: StateDigest, deltas: Sequence[Source] = ()) -> Outcome:
+        held = HeldWeights.read(header, body, digest, deltas)
         self._held = held
         return Outcome(held.version, held.digest, audited=True, changed=held.elements)
 

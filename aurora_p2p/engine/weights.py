@@ -5,6 +5,7 @@ What the model's memory holds is what is served: an audit reads it back, a commi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from aurora_p2p.engine.model import build_model, dtype_of, load_bits, parameters
 from aurora_p2p.engine.tables import read_chunks, require_memory, table_of
 from aurora_p2p.errors import DigestMismatch
 from aurora_p2p.types import StateDigest, TensorSpec
+from aurora_p2p.wire.fold import Source
 from aurora_p2p.wire.manifest import Header
 
 
@@ -30,17 +32,23 @@ class Weights(HeldWeights):
     _parameters: dict[str, nn.Parameter]
 
     @classmethod
-    def load(cls, header: Header, body: Path, digest: StateDigest, device: str) -> Weights:
-        """Build and fill the model of a snapshot; its digest is recomputed from the model's own memory."""
+    def load(
+        cls, header: Header, body: Path, digest: StateDigest, device: str, deltas: Sequence[Source] = ()
+    ) -> Weights:
+        """Build and fill the model of a snapshot and its deltas; the digest is recomputed from the model's own memory.
+
+        The deltas go into the checkpoint's bits, and the model is filled once.
+        """
         config, specs = table_of(header)
         elements = sum(spec.elements for spec in specs)
         require_memory(sum(spec.nbytes for spec in specs) + 4 * elements, f"a model of {elements:,} parameters")
         weights = cls(header, config, specs, read_snapshot(specs, read_chunks(body), digest))
+        weights.digest = digest
+        weights.advance(deltas)
         dtype = torch.float32 if device == "cpu" else dtype_of(specs[0])
         weights.model = build_model(config, dtype, initialize=False).to(device)
         weights._parameters = parameters_of(weights.model, specs)
         load_bits(weights.model, specs, weights._bits)
-        weights.digest = digest
         weights.audit()
         return weights
 

@@ -91,8 +91,8 @@ class Worker:
             case Stage(_, header, body, digest):
                 work = functools.partial(self._engine.stage, header, Path(body), StateDigest(digest))
                 self._staging.put(functools.partial(self._answer, request.id, work))
-            case Load(_, header, body, digest):
-                work = functools.partial(self._engine.load, header, Path(body), StateDigest(digest))
+            case Load(_, header, body, digest, deltas):
+                work = functools.partial(self._engine.load, header, Path(body), StateDigest(digest), deltas)
                 self._serving.put(functools.partial(self._answer, request.id, work))
             case Commit(_, version, audit):
                 work = functools.partial(self._engine.commit, Version(version), audit=audit)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from aurora_p2p.host.cli_delta import delta_command
 from aurora_p2p.host.cli_init import swarm_commands
 from aurora_p2p.host.cli_setup import CONFIG, PROGRAM
 from aurora_p2p.local.cli import Command, Synopsis, build_parser, run_cli, run_command
@@ -93,6 +94,7 @@ TABLE = (
     *home_commands(PROGRAM),
     support_command(PROGRAM, _why),
     *unit_commands(PROGRAM),
+    delta_command(),
     Command("demo", "the whole loop on this machine, measured", _demo, _demo_arguments, DEMO),
 )
 

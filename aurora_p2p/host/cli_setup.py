@@ -15,7 +15,7 @@ from aurora_p2p.local.where import Place, disk_bytes
 from aurora_p2p.net.settings import check_addresses, check_listen, check_metrics, check_quota
 
 CONFIG = "run.toml"
-CHILD_LOGS = ("bulk.log",)
+CHILD_LOGS = ("bulk.log", "fold.log")
 ROLE_KEYS = ("node", "publish", "admit", "lease")
 
 

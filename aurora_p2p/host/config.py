@@ -35,6 +35,9 @@ class HostConfig:
         262_144, "Bytes of one segment: the unit of transfer, hash and ban (256 to 4194304)."
     )
     quota_gib: Annotated[float, ABOVE_0] = setting(64.0, "Disk for artifacts, GiB.")
+    rewrite_gib_per_hour: Annotated[float, AT_LEAST_0] = setting(
+        32.0, "Most that snapshots made from stored deltas may write, GiB an hour; 0: none, the trainer publishes them."
+    )
     max_lag: Annotated[int, Meta(ge=0, le=64)] = setting(
         1, "Versions a sample may be behind the step that consumes it (1: one-step asynchronous)."
     )

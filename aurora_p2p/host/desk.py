@@ -1,8 +1,12 @@
 """The publication desk: the one place where artifacts of this host begin, grow, complete and are given up.
 
-One publication at a time. Invariants: the seq is on disk before its header leaves; the header is on disk before it is
+    live     what the trainer publishes: each leads on from the one before; HEAD names the newest complete one
+    aside    what the host makes itself of what is published (upkeep.py): another way to a version that is out already
+
+At most one of each is open. Invariants: the seq is on disk before its header leaves; the header is on disk before it is
 offered; a publication that dies half-way (trainer gone, bound outgrown, disk full, host restarted) is followed by a
-signed Abort for its seq, which every later start of the host knows again; HEAD names only what is complete.
+signed Abort for its seq, which every later start of the host knows again; HEAD names only what is complete, and what
+comes aside never moves it back: after a restart HEAD is the highest version, then the highest seq.
 """
 
 from __future__ import annotations
@@ -12,17 +16,19 @@ from functools import partial
 import trio
 
 from aurora_p2p.artifact.manifest import Manifest
-from aurora_p2p.artifact.store import RETAIN_MOST, ArtifactStore
+from aurora_p2p.artifact.retention import RETAIN_MOST
+from aurora_p2p.artifact.store import ArtifactStore
+from aurora_p2p.artifact.writer import ArtifactWriter
 from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.errors import AuroraError, DiskFullError, RefusedError, ShapeError, StaleError
-from aurora_p2p.host.publication import Newest, Publication, make_header, newest_of
+from aurora_p2p.host.publication import Newest, make_header, newest_of
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.local.faults import reach
 from aurora_p2p.net.drive import ExchangeDriver
 from aurora_p2p.store.ledger import Ledger
 from aurora_p2p.store.schema import PublicationAborted, PublicationCompleted, PublicationOpened
 from aurora_p2p.swarm.catalog import MAX_ABORTED, MAX_KNOWN
-from aurora_p2p.swarm.events import Aborted, Finished, Produced, Publish, Restored
+from aurora_p2p.swarm.events import Aborted, Finished, Produced, Publish, Restored, Retire
 from aurora_p2p.types import NO_BASE, StateDigest, SwarmId, Version
 from aurora_p2p.wire.signed import seal
 from aurora_p2p.wire.trainer import BeginPublish
@@ -50,13 +56,17 @@ class PublicationDesk:
     ) -> None:
         self._swarm, self._publish, self._ledger = swarm, publish, ledger
         self._store, self._driver = store, driver
-        self._open: Publication | None = None
+        self._open: ArtifactWriter | None = None
+        self._aside: ArtifactWriter | None = None
         self._beginning = False
         self._highest = ledger.highest_seq()
         self.newest: Newest | None = None
+        self._since: set[Version] = set()
+        """Versions after the newest snapshot."""
+        self._snapshot = Version(-1)
+        self.completed = self.aborted = self.asides = 0
+        """completed: live ones. asides: complete ones of this start."""
         self._following = _FIRST
-        self.completed = self.aborted = self.deltas = 0
-        """deltas: complete ones since the newest snapshot."""
         self.extract_seconds: float | None = None
         """Of the newest publication of this start: from its header to its final page."""
         self.waits = ""
@@ -64,13 +74,18 @@ class PublicationDesk:
         again by itself."""
 
     @property
-    def under_way(self) -> Publication | None:
+    def under_way(self) -> ArtifactWriter | None:
         """The publication that is being written now."""
         return self._open
 
     @property
+    def deltas(self) -> int:
+        """Versions since the newest snapshot: what a newcomer has to apply after it."""
+        return len(self._since)
+
+    @property
     def busy(self) -> bool:
-        """Whether an artifact is being published now."""
+        """Whether a live artifact is being published now."""
         return self._beginning or self._open is not None
 
     async def restore(self, found: list[tuple[Manifest, set[int]]], following: Version = _FIRST) -> None:
@@ -96,8 +111,9 @@ class PublicationDesk:
                 self._store.retire(manifest.artifact)
                 continue
             await self._driver.feed(Restored(manifest, have, origin=True))
-            if self.newest is None or newest.seq > self.newest.seq:
-                self._complete(newest)
+            self._note_version(newest)
+            if self.newest is None or (newest.version, newest.seq) > (self.newest.version, self.newest.seq):
+                self.newest = newest
 
     def is_foreign(self, manifest: Manifest) -> bool:
         """Whether somebody holds a publication that is signed with our key and newer than all that this home knows of:
@@ -121,21 +137,31 @@ class PublicationDesk:
         base = self._base_of(begin)
         self._beginning = True
         try:
-            seq = self._highest = await self._ledger.reserve_seq(begin.version)
-            reach("seq.reserved")
-            header = make_header(begin, self._swarm, self._ledger.run, seq, base, segment_bytes)
-            publication = await trio.to_thread.run_sync(partial(Publication, header, self._publish, self._store))
-            self._open = publication
-            reach("header.written")
-            await self._ledger.commit([PublicationOpened(seq, publication.artifact)])
-            reach("header.opened")
-            await self._driver.feed(Publish(publication.manifest))
+            self._open = await self._write_header(begin, base, segment_bytes)
+            await self._offer(self._open)
         except AuroraError as error:
             self._note_full(error)
             await self.abort()
             raise
         finally:
             self._beginning = False
+
+    async def _write_header(self, begin: BeginPublish, base: Newest | None, segment_bytes: int) -> ArtifactWriter:
+        """Reserve a seq and disk. Raises StoreError."""
+        seq = self._highest = await self._ledger.reserve_seq(begin.version)
+        reach("seq.reserved")
+        header = make_header(begin, self._swarm, self._ledger.run, seq, base, segment_bytes)
+        for artifact in await trio.to_thread.run_sync(self._store.make_room, header.size_bound):
+            await self._driver.feed(Retire(artifact))
+        writer = await trio.to_thread.run_sync(partial(ArtifactWriter, header, self._publish, self._store))
+        reach("header.written")
+        return writer
+
+    async def _offer(self, publication: ArtifactWriter) -> None:
+        seq = publication.manifest.header.seq
+        await self._ledger.commit([PublicationOpened(seq, publication.artifact)])
+        reach("header.opened")
+        await self._driver.feed(Publish(publication.manifest))
 
     def _base_of(self, begin: BeginPublish) -> Newest | None:
         """What the header names as its base; raises when `begin` does not follow the newest publication."""
@@ -160,12 +186,14 @@ class PublicationDesk:
 
     async def add(self, piece: bytes) -> None:
         """The next bytes of the open publication."""
-        publication = self._current()
         try:
-            indices = await trio.to_thread.run_sync(publication.add, piece)
+            await self._grow(self._current(), piece)
         except DiskFullError as error:
             self._note_full(error)
             raise
+
+    async def _grow(self, publication: ArtifactWriter, piece: bytes) -> None:
+        indices = await trio.to_thread.run_sync(publication.add, piece)
         reach("body.added")
         if indices:
             await self._driver.feed(Produced(publication.artifact, indices))
@@ -174,10 +202,18 @@ class PublicationDesk:
         """Complete the open publication; on disk and in HEAD when this returns."""
         publication = self._current()
         try:
-            indices = await trio.to_thread.run_sync(partial(publication.finish, digest, now=boottime()))
+            self.newest = await self._finish(publication, digest)
         except DiskFullError as error:
             self._note_full(error)
             raise
+        self._open, self.completed, self.waits = None, self.completed + 1, ""
+        self.extract_seconds = boottime() - publication.opened
+        reach("publication.offered")
+        return publication.manifest
+
+    async def _finish(self, publication: ArtifactWriter, digest: StateDigest) -> Newest:
+        """Complete on disk, in the ledger and in the swarm. Raises StoreError."""
+        indices = await trio.to_thread.run_sync(partial(publication.finish, digest, now=boottime()))
         newest = newest_of(publication.manifest)
         if newest is None:
             raise ShapeError("the publication has no final page")
@@ -188,28 +224,63 @@ class PublicationDesk:
             last_bytes = publication.manifest.length_of(indices[-1])
             await self._driver.feed(Produced(publication.artifact, indices, last_bytes))
         await self._driver.feed(Finished(publication.artifact))
-        self._complete(newest)
-        self._open, self.completed, self.waits = None, self.completed + 1, ""
-        self.extract_seconds = boottime() - publication.opened
-        reach("publication.offered")
-        return publication.manifest
+        self._note_version(newest)
+        return newest
 
-    def _complete(self, newest: Newest) -> None:
-        """HEAD names this one from now on."""
-        self.newest = newest
-        self.deltas = 0 if newest.kind == "snapshot" else self.deltas + 1
+    def _note_version(self, newest: Newest) -> None:
+        """A version has a complete artifact."""
+        if newest.kind == "snapshot":
+            self._since = {version for version in self._since if version > newest.version}
+            self._snapshot = max(self._snapshot, newest.version)
+        elif newest.version > self._snapshot:
+            self._since.add(newest.version)
 
     async def abort(self) -> None:
         """Give the open publication up, if there is one."""
         publication, self._open = self._open, None
-        if publication is None:
-            return
+        if publication is not None:
+            await self._give_up(publication)
+
+    async def _give_up(self, publication: ArtifactWriter) -> None:
         self.aborted += 1
         seq = publication.manifest.header.seq
         await self._send_abort(Abort(self._swarm, seq, publication.artifact))
         reach("publication.aborting")
         await trio.to_thread.run_sync(self._store.retire, publication.artifact)  # first: it may be what fills the disk
         await self._ledger.commit([PublicationAborted(seq)])
+
+    # ---- aside
+
+    async def begin_aside(self, begin: BeginPublish, base: Newest | None, segment_bytes: int) -> None:
+        """Open an artifact that leads to a version that is out already. base: what it starts from, None: a snapshot.
+
+        Raises RefusedError while another one is open, StoreError; then `abort_aside` what there is.
+        """
+        if self._aside is not None:
+            raise RefusedError("another artifact is being made aside")
+        if self._ledger.waits:
+            raise DiskFullError(self._ledger.waits, hint="make room on the host's disk")
+        self._aside = await self._write_header(begin, base, segment_bytes)
+        await self._offer(self._aside)
+
+    async def add_aside(self, piece: bytes) -> None:
+        """The next bytes of it. Raises ShapeError when it outgrows its bound, StoreError."""
+        if self._aside is not None:
+            await self._grow(self._aside, piece)
+
+    async def end_aside(self, digest: StateDigest) -> Newest | None:
+        """Complete it; HEAD stays what it is."""
+        if self._aside is None:
+            return None
+        done = await self._finish(self._aside, digest)
+        self._aside, self.asides = None, self.asides + 1
+        return done
+
+    async def abort_aside(self) -> None:
+        """Give it up, if there is one."""
+        publication, self._aside = self._aside, None
+        if publication is not None:
+            await self._give_up(publication)
 
     async def _send_abort(self, abort: Abort) -> None:
         await self._driver.feed(Aborted(seal(self._publish, abort)))
@@ -218,7 +289,7 @@ class PublicationDesk:
         if isinstance(error, DiskFullError):
             self.waits = str(error)
 
-    def _current(self) -> Publication:
+    def _current(self) -> ArtifactWriter:
         if self._open is None:
             raise AuroraError("no publication is open", hint="send BeginPublish first")
         return self._open

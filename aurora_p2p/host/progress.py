@@ -1,6 +1,7 @@
 """What nodes say they do about newer weights: the newest report of each member, for status and screen.
 
-Sans-IO. Nothing is decided by a report: a node that lies misleads nobody but the reader. At most one report a member
+Sans-IO. Nothing is decided by a report but for whom a squash is worth making (laggards.py): a node that lies misleads
+the reader. At most one report a member
 is kept, for members only, and each may send REPORTS_PER_SECOND on average: a peer cannot make the host spend more.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from aurora_p2p.host.laggards import Standing
 from aurora_p2p.local.output import clean
 from aurora_p2p.types import PeerId, Version
 from aurora_p2p.wire.control import Progress, Reason, Refusal
@@ -18,6 +20,8 @@ REPORTS_PER_SECOND = 2.0
 REPORT_BURST = 10
 """Reports that may come at once: a node whose connection stood still catches up."""
 STATE_LETTERS = 120
+STANDING_SECONDS = 40.0
+"""A report counts for what a member holds so long: two of them may get lost (node/reporting.py repeats each)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,14 @@ class ProgressBoard:
     def of(self, peer: PeerId) -> Report | None:
         """The newest report of a member; None before its first."""
         return self._reports.get(peer)
+
+    def standings(self, *, now: float) -> dict[PeerId, Standing]:
+        """The newest version of each member that has reported lately, decoded or served."""
+        return {
+            peer: Standing(report.staged, report.at)
+            for peer, report in self._reports.items()
+            if now - report.at <= STANDING_SECONDS
+        }
 
     def retain(self, members: Collection[PeerId]) -> None:
         """Forget everybody else."""

@@ -2,6 +2,7 @@
 
     control host (libp2p)   answers.py     joining, freshness, roster, leases, results
     bulk child (TLS)        net/drive.py   segments
+    fold child              upkeep.py      squashed deltas and snapshots out of what is stored
     ledger (SQLite)         answers.py     nothing is granted or acknowledged before it is in there
     trainer socket          door.py        publications and rollouts
     control socket, screen  controls.py    status, why, caps, pause, resume, quit
@@ -35,11 +36,13 @@ from aurora_p2p.host.journal import Journal
 from aurora_p2p.host.keys import load_charter
 from aurora_p2p.host.membership import Membership
 from aurora_p2p.host.metrics import HOST_METRICS, HostMeter
+from aurora_p2p.host.publication import Newest
 from aurora_p2p.host.rosters import Rosters
 from aurora_p2p.host.screen import show_screen
 from aurora_p2p.host.status import Rooms, snapshot
+from aurora_p2p.host.upkeep import Upkeep
 from aurora_p2p.host.why import why_step
-from aurora_p2p.lease.events import Effect, Event, Forget, records_of
+from aurora_p2p.lease.events import Effect, Event, Forget, VersionPublished, records_of
 from aurora_p2p.lease.fleet import LeaseOptions
 from aurora_p2p.lease.pool import WorkPool
 from aurora_p2p.local.clock import boottime
@@ -147,6 +150,14 @@ class _Host:
             swarm, keys, parts.charter, parts.delegation.generation, self._members, self._pool_door, parts.output
         )
         self._trainer = TrainerDoor(swarm, parts.ledger.run, config.segment_bytes, self._desk, self._pool_door)
+        self._upkeep = Upkeep(
+            self._desk,
+            parts.store,
+            config.segment_bytes,
+            int(config.rewrite_gib_per_hour * 2**30),
+            parts.output,
+            parts.home / "fold.log",
+        )
         self._rosters = Rosters(parts.delegation, self._members, self._desk, driver)
         self._controls = Controls(self._answers, self._pool_door, driver, parts.output, self._status)
         self._started, self._ticket = boottime(), ""
@@ -160,6 +171,8 @@ class _Host:
         self._answers.roster_changed = self._rosters.changed
         self._rosters.head = lambda: self._answers.head(b"")
         self._trainer.on_published = self._published
+        self._upkeep.standings = lambda: self._answers.progress.standings(now=boottime())
+        self._upkeep.published = self._published_aside
         self._trainer.on_step = self._journal.step_done
         self._trainer.status = self._status
         self._trainer.explain = self._explain
@@ -187,6 +200,7 @@ class _Host:
             nursery.start_soon(self._rosters.keep_renewed)
             nursery.start_soon(self._rosters.send_hints, self._control)
             nursery.start_soon(self._keep_house)
+            nursery.start_soon(self._upkeep.run)
             nursery.start_soon(self._meter.lag.run)
             await nursery.start(self._trainer.serve, socket_path(self._parts.home, "trainer"))
             commands = self._controls.commands()
@@ -236,6 +250,10 @@ class _Host:
         self._meter.published(now=boottime())
         self._journal.published(published, kind)
 
+    async def _published_aside(self, done: Newest) -> None:
+        """Whoever comes by this artifact holds the version as well."""
+        await self._pool_door.handle(VersionPublished(done.version, done.manifest_hash, done.digest))
+
     # ---- beside
 
     async def _watch_notices(self) -> None:
@@ -257,7 +275,8 @@ class _Host:
     async def _keep_house(self) -> None:
         while True:
             await trio.sleep(HOUSEKEEPING_SECONDS)
-            trim(self._parts.home / "bulk.log")
+            for name in ("bulk.log", "fold.log"):
+                trim(self._parts.home / name)
             self._members.seen(self._driver.linked, now=boottime())
             gone = self._members.expire(now=boottime())
             for peer in gone:

@@ -37,7 +37,7 @@ MAX_PLAN = 1 << 16
 """Bytes of a plan: far more than a test needs, and all that is parsed."""
 MAX_DELAY_SECONDS = 3600.0
 
-Process = Literal["", "node", "host", "bootstrap", "bulk", "engine", "trainer"]
+Process = Literal["", "node", "host", "bootstrap", "bulk", "engine", "fold", "trainer"]
 """Kind of process a rule is for; "" is any. Every program that is none of ours counts as a trainer."""
 Operation = Literal["create", "write", "fsync", "rename"]
 Direction = Literal["in", "out", "connect"]
@@ -47,7 +47,11 @@ Delay = Annotated[float, Meta(ge=0, le=MAX_DELAY_SECONDS)]
 Name = Annotated[str, Meta(max_length=200)]
 Piece = bytes | bytearray | memoryview
 
-_MODULES = {"aurora_p2p.net.bulk": "bulk", "aurora_p2p.engine.worker": "engine"}
+_MODULES = {
+    "aurora_p2p.net.bulk": "bulk",
+    "aurora_p2p.engine.worker": "engine",
+    "aurora_p2p.artifact.fold_worker": "fold",
+}
 _PROGRAMS = {"aurora-node": "node", "aurora-host": "host", "aurora-bootstrap": "bootstrap"}
 
 

@@ -35,8 +35,8 @@ from aurora_p2p.wire.trainer import SubmitPrompts
 
 MAX_STEP_BYTES = 1 << 30
 """One step's prompts, encoded: written by this program, so the bound only guards against a torn file."""
-RESTORED_PUBLICATIONS = 64
-"""Newest complete publications a restart reads: far more than the lag window."""
+RESTORED_PUBLICATIONS = 256
+"""Newest complete publications a restart reads: far more than the lag window, though a version may have several."""
 
 
 class PublicationOpened(Record, frozen=True):

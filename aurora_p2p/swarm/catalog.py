@@ -98,7 +98,8 @@ class Catalog:
 
     @property
     def newest(self) -> Seq:
-        return max((holding.seq for holding in self.artifacts.values()), default=Seq(0))
+        """Of what is live; 0 when nothing is."""
+        return max((h.seq for h in self.artifacts.values() if not h.fetch.catch_up), default=Seq(0))
 
     def open(self, signed: Signed) -> Manifest | Equivocation | str:
         """A new manifest for an unknown header, proof of an equivocation, or the reason for refusing it.
@@ -120,7 +121,16 @@ class Catalog:
         return manifest
 
     def add(self, manifest: Manifest, *, origin: bool = False, catch_up: bool = False) -> Holding:
-        """Make a manifest known."""
+        """Make a manifest known. catch_up: it was complete when we heard of it.
+
+        So is, for the order of service, whatever leads to a version that was out before: a squash, or a snapshot for
+        late joiners, must not delay the next version.
+        """
+        header = manifest.header
+        catch_up = catch_up or any(
+            other.manifest.header.version >= header.version and other.seq < header.seq
+            for other in self.artifacts.values()
+        )
         peers = Availability(manifest.max_segments)
         holding = Holding(manifest, peers, Fetch(peers, catch_up=catch_up))
         if origin:

@@ -33,6 +33,6 @@ class Table:
         return effects
 
     def seeding(self) -> list[tuple[Holding, Seeder]]:
-        """Artifacts of which we are the origin, oldest first."""
+        """Artifacts of which we are the origin: live ones first, then by age."""
         ours = [(h, h.seeder) for h in self.catalog.artifacts.values() if h.seeder]
-        return sorted(ours, key=lambda pair: pair[0].seq)
+        return sorted(ours, key=lambda pair: (pair[0].fetch.catch_up, pair[0].seq))

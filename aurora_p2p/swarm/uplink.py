@@ -152,7 +152,7 @@ class Uplink:
     def _rank(self, link: Link) -> tuple[bool, int, int, float]:
         head = link.queue[0]
         holding = self._table.catalog.artifacts[head.artifact]
-        catch_up = holding.complete and holding.seq < self._table.catalog.newest
+        catch_up = holding.fetch.catch_up or (holding.complete and holding.seq < self._table.catalog.newest)
         return catch_up, holding.served.get(head.index, 0), len(link.sending), link.outgoing.last
 
     def _is_on_its_way(self, link: Link, holding: Holding, index: int) -> bool:

@@ -64,6 +64,8 @@ POINTS: Mapping[str, str] = {
     "engine.committing": "in the middle of a commit: some tensors are written, others are not",
     "engine.answering": "a load, stage, commit or audit is done; its answer is not sent",
     "engine.generated": "samples are finished; they are not sent to the daemon",
+    # fold child
+    "fold.sending": "a part of a folded body is sent to the daemon; the rest is not decoded",
     # bulk child
     "bulk.sending": "a part of a segment has gone into the socket",
     "bulk.receiving": "a part of a segment is in the spool",
@@ -98,6 +100,9 @@ POINTS: Mapping[str, str] = {
     "publish.ended": "the host has completed the publication; the trainer has not noted it",
     # any
     "file.synced": "a small file is written and synced beside the old one",
+    "files.synced": "a checkpoint is written and synced beside its place",
+    "files.ready": "a folder's new checkpoint is complete in it; none of its files is in its place",
+    "files.moved": "one of its files has replaced the old one",
     "file.renamed": "it has replaced the old one; the folder is not synced",
 }
 """Every name that `reach` is called with in the sources: what is so when a process dies there."""

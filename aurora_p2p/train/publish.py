@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from aurora_p2p.delta.classes.map import learn, sampled
 from aurora_p2p.delta.digest import full_digest
 from aurora_p2p.delta.encode import DeltaEncoder, encode_delta, encode_snapshot
 from aurora_p2p.delta.tensors import Bits, layout_id
@@ -32,7 +33,7 @@ from aurora_p2p.local.cli import run_cli
 from aurora_p2p.local.faults import reach
 from aurora_p2p.train.client import SwarmClient
 from aurora_p2p.train.patience import insist
-from aurora_p2p.types import NO_BASE, ManifestHash, Seq, StateDigest, TensorSpec, Version
+from aurora_p2p.types import DTYPES, NO_BASE, ManifestHash, Seq, StateDigest, TensorSpec, Version
 from aurora_p2p.wire.manifest import ModelConfig, TensorEntry
 from aurora_p2p.wire.trainer import BeginPublish
 
@@ -42,8 +43,8 @@ FRAMING_PER_TENSOR = 64
 """Bytes of block framing that a checkpoint of many tiny tensors may need beyond 1.1x its size."""
 
 MAX_DELTAS = 256
-"""Deltas onto one snapshot; then a version travels whole, so that hosts and nodes can let go of what lies before it. Up
-to there a newcomer fetches a few checkpoints' worth of deltas at worst."""
+"""The last resort. A host makes snapshots of its own long before (host/upkeep.py); one that cannot, for want of disk or
+budget, gets a version that travels whole, before its chain is longer than what nodes remember."""
 PROGRESS_BYTES = 256 << 20
 
 EXPONENT_MASKS = {
@@ -160,6 +161,8 @@ class Publisher:
         self, specs: Sequence[TensorSpec], bits: Mapping[str, Bits], version: Version, base: Version
     ) -> Publication:
         ceiling = snapshot_bound(specs)
+        halves = [spec.name for spec in specs if DTYPES[spec.dtype] == 2]
+        classes = learn(sampled([(self._base[name], bits[name]) for name in halves]))
         expected = 4 * self._last_delta or sum(spec.nbytes for spec in specs) // 2
         begin = BeginPublish(
             version=version,
@@ -168,12 +171,13 @@ class Publisher:
             base_digest=self._digest,
             layout=layout_id(specs),
             size_bound=ceiling,
-            class_map=b"",
+            class_map=classes.thresholds,
             tensors=(),
             model=None,
         )
         bounds = [min(max(expected, MIN_BOUND), ceiling), ceiling]
-        return self._publish_within(begin, bounds, lambda: encode_delta(specs, self._base, bits, self._digest))
+        base_bits, digest = self._base, self._digest
+        return self._publish_within(begin, bounds, lambda: encode_delta(specs, base_bits, bits, digest, classes))
 
     def _publish_within(
         self, begin: BeginPublish, bounds: Sequence[int], encode: Callable[[], DeltaEncoder]

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from aurora_p2p.types import Record
 from aurora_p2p.wire.control import Finish, LeaseSample, PromptTokens, Sampling, Token
+from aurora_p2p.wire.fold import MAX_SOURCES, Source
 from aurora_p2p.wire.limits import (
     MAX_LEASE_SAMPLES,
     MAX_NEW_TOKENS,
@@ -41,12 +42,16 @@ class EngineStart(Record, frozen=True, tag="start"):
 
 
 class Load(Record, frozen=True, tag="load"):
-    """Build the model of a snapshot's header, read its body, check the full digest. Replaces anything loaded."""
+    """Build the model of a snapshot's header, read its body, check the full digest. Replaces anything loaded.
+
+    deltas: applied to the snapshot's bits, in order, before a model is built of them; the last one's version is served.
+    """
 
     id: RequestId
     header: Header
     body: Address
     digest: DigestField
+    deltas: Annotated[tuple[Source, ...], Meta(max_length=MAX_SOURCES)] = ()
 
 
 class Stage(Record, frozen=True, tag="stage"):

@@ -23,7 +23,7 @@ CONFIG = "node.toml"
 KEY = "node.key"
 TICKET = "ticket"
 SWARMS = "swarms"
-CHILD_LOGS = ("bulk.log", "engine.log")
+CHILD_LOGS = ("bulk.log", "engine.log", "fold.log")
 DAEMON_BYTES = 2 << 30
 """Beside the engine: the daemon, the bulk child, and the page cache they work in."""
 MAX_TICKET_FILE = 8192

@@ -42,6 +42,10 @@ class NodeConfig:
     )
     pause_on_battery: bool = setting(True, "Pause while the machine runs on its battery.")
     quota_gib: Annotated[float, ABOVE_0] = setting(64.0, "Disk for artifacts, GiB.")
+    rewrite_gib_per_hour: Annotated[float, AT_LEAST_0] = setting(
+        16.0,
+        "Most that folding stored deltas into one may write, GiB an hour; 0: never (disk fills up to quota_gib).",
+    )
     min_free_disk_gib: Annotated[float, AT_LEAST_0] = setting(
         1.0, "Disk left free, GiB (a tenth of a smaller disk): below it fetching waits; uploads and work go on."
     )

@@ -25,6 +25,7 @@ import trio
 
 from aurora_node.config import DRAIN_SECONDS, NodeConfig
 from aurora_node.engines import Engines, bulk_limits, device_of
+from aurora_node.folds import Folds
 from aurora_node.following import Following
 from aurora_node.gpu import open_gpu
 from aurora_node.guest import Guest
@@ -113,12 +114,24 @@ class _Node:
             ),
         )
         self._following.on_contradicted = self._worker.stand_still
+        self._weights.decline = lambda artifact: self._driver.feed(ev.Decline(artifact))
+        self._weights.retired = lambda artifact: self._driver.feed(ev.Retire(artifact))
+        self._folds = self._open_folds()
         meter = Meter(parts.folder, self._gpu if config.pause_when_gpu_busy else None)
         self._guest = Guest(parts.home, parts.policy, meter.measure, output)
         self._meter = NodeMeter(parts.store.root)
         self._stopping, self._stance_told = trio.Event(), trio.Event()
         self._stop_now = False
         self._recorded: tuple[tuple[str, ...], PeerRecord] | None = None
+
+    def _open_folds(self) -> Folds:
+        parts, weights = self._parts, self._weights
+        rate = int(parts.config.rewrite_gib_per_hour * 2**30)
+        folds = Folds(parts.store, parts.identity, rate, parts.policy.min_free_disk, parts.home / "fold.log")
+        folds.publisher = lambda: self._trust.publish if self._trust.charter is not None else None
+        folds.own, folds.note = lambda: weights.own, parts.output.note
+        folds.done = partial(weights.restored, complete=True, own=True)
+        return folds
 
     def _room(self) -> Room:
         config = self._parts.config
@@ -157,6 +170,7 @@ class _Node:
                 nursery.start_soon(self._link.stay_fresh, self._record)
                 nursery.start_soon(self._worker.submissions.run)
                 nursery.start_soon(self._guest.run)
+                nursery.start_soon(self._folds.run)
                 nursery.start_soon(self._keep_caps)
                 nursery.start_soon(keep_reporting, self._progress, self._link.report)
                 nursery.start_soon(self._tell_versions)
@@ -198,6 +212,7 @@ class _Node:
     def _follow_stance(self) -> None:
         self._guest.follow(self._worker.stand)
         self._guest.follow(self._engines.stand)
+        self._guest.follow(self._folds.stand)
         self._guest.follow(self._carry_out)
 
     def _carry_out(self, stance: Stance) -> None:

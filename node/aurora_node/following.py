@@ -15,6 +15,7 @@ from pathlib import Path
 
 import trio
 
+from aurora_node.folds import mark_of
 from aurora_node.link import HostLink
 from aurora_node.parts import Parts
 from aurora_node.weights import Weights
@@ -74,13 +75,21 @@ class Following:
         """After joining: tell the exchange whom to trust, then what is on disk."""
         await self._tell_exchange()
         for manifest, have in await trio.to_thread.run_sync(lambda: self._parts.store.load(now=boottime())):
+            complete = self._parts.store.is_complete(manifest.artifact)
+            if manifest.publisher == self._parts.identity.peer and complete and self._is_of_publisher(manifest):
+                self._weights.restored(manifest, complete=True, own=True)
+                continue
             if manifest.publisher != self._link.trust.publish:
                 self._parts.store.retire(manifest.artifact)
                 continue
             await self._driver.feed(ev.Restored(manifest, have))
             self._link.run = manifest.header.run
             if not self._declined(manifest):  # the settings may have changed since
-                self._weights.restored(manifest, complete=self._parts.store.is_complete(manifest.artifact))
+                self._weights.restored(manifest, complete=complete)
+
+    def _is_of_publisher(self, manifest: Manifest) -> bool:
+        """Whether what was folded here was made of publications of the key that is trusted now."""
+        return manifest.header.nonce == mark_of(self._link.trust.publish)
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -197,6 +206,9 @@ class Following:
         if manifest.artifact in self._recovered:
             return
         self._recovered.add(manifest.artifact)
+        if manifest.publisher == self._parts.identity.peer:  # folded here: nobody else has it
+            await trio.to_thread.run_sync(self._parts.store.retire, manifest.artifact)
+            return
         await self._driver.feed(ev.Retire(manifest.artifact))
         try:
             good = await trio.to_thread.run_sync(self._parts.store.verify, manifest.artifact)
@@ -212,7 +224,7 @@ class Following:
     async def _keep_house(self) -> None:
         while True:
             await trio.sleep(HOUSEKEEPING_SECONDS)
-            for name in ("bulk.log", "engine.log"):
+            for name in ("bulk.log", "engine.log", "fold.log"):
                 trim(self._parts.home / name)
             try:
                 await self._retire_old()

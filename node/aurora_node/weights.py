@@ -5,18 +5,22 @@
 Invariants: an artifact is staged only onto the very checkpoint its header names; a commit happens only between leases
 (the caller of `commit_ready` promises that nothing is being generated); what is reported as held is what the engine
 last proved. An engine that dies, or whose weights fail an audit, is replaced and rebuilt from the store: a snapshot and
-the deltas after it.
+the deltas after it, loaded together, before a model is made of them. If that fails, they are taken one by one, so that
+the one at fault is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
 
 import trio
 
+from aurora_node.known import Known
 from aurora_p2p.artifact.chain import Candidate, Checkpoint, catch_up
-from aurora_p2p.artifact.manifest import Manifest, manifest_hash_of
+from aurora_p2p.artifact.manifest import Manifest
 from aurora_p2p.artifact.store import ArtifactStore
 from aurora_p2p.engine.client import EngineClient
 from aurora_p2p.errors import CheckpointError, DigestMismatch, StoreError, WireError
@@ -48,19 +52,8 @@ class WeightFigures:
     """Per commit: last token before to first token after, seconds."""
 
 
-@dataclass(slots=True)
-class _Known:
-    manifest: Manifest
-    heard: float
-    complete: bool = False
-    accepted: bool = False
-
-    @property
-    def reaches(self) -> Checkpoint:
-        header, final = self.manifest.header, self.manifest.signed_final
-        if final is None or self.manifest.final is None:
-            return Checkpoint(header.version, None, None)
-        return Checkpoint(header.version, manifest_hash_of(final), self.manifest.final.digest)
+async def _ignored(_artifact: ArtifactId) -> None:
+    """Nobody wants to know."""
 
 
 class Weights:
@@ -84,7 +77,7 @@ class Weights:
         self._without_room: dict[ArtifactId, str] = {}
         self._accepting = trio.Lock()
         self._engine: EngineClient | None = None
-        self._known: dict[ArtifactId, _Known] = {}
+        self._known: dict[ArtifactId, Known] = {}
         self._staged: list[Checkpoint] = []
         self._wake = trio.Event()
         self._ready = trio.Event()
@@ -98,7 +91,11 @@ class Weights:
         self._problem = ""
         self.on_unusable: Callable[[Manifest, str], None] = lambda manifest, why: None
         """Told of an artifact that could not be staged; it is set aside until `restored` brings it back."""
-        self._rebase = False
+        self.decline: Callable[[ArtifactId], Awaitable[None]] = _ignored
+        """Told of what is no longer on the way to the newest version: the exchange asks for no more of it."""
+        self.retired: Callable[[ArtifactId], Awaitable[None]] = _ignored
+        """Told of what the store gave up to make room."""
+        self._rebase = self._one_by_one = False
 
     def rebase(self) -> None:
         """The engine's own weights are in doubt: end `run`, so that a fresh engine is loaded from the store."""
@@ -120,7 +117,8 @@ class Weights:
 
     def attach(self, engine: EngineClient) -> None:
         """A new, empty engine: it is loaded from the store again."""
-        self._engine, self.held, self._staged, self._rebase = engine, None, [], False
+        self._engine, self.held, self._staged = engine, None, []
+        self._rebase = self._one_by_one = False
         self._last_token = None
         self._wake.set()
 
@@ -128,7 +126,7 @@ class Weights:
 
     async def announced(self, manifest: Manifest) -> None:
         """A new header of the publisher: fetch it if it is on the way to the newest version."""
-        self._known.setdefault(manifest.artifact, _Known(manifest, boottime()))
+        self._known.setdefault(manifest.artifact, Known(manifest, boottime()))
         await self.accept_wanted()
 
     async def completed(self, artifact: ArtifactId) -> None:
@@ -142,10 +140,15 @@ class Weights:
         await self.accept_wanted()
         self._wake.set()
 
-    def restored(self, manifest: Manifest, *, complete: bool) -> None:
-        """Found on disk at start."""
-        self._known[manifest.artifact] = _Known(manifest, boottime(), complete=complete, accepted=True)
+    def restored(self, manifest: Manifest, *, complete: bool, own: bool = False) -> None:
+        """Found on disk at start, or (own) folded here."""
+        self._known[manifest.artifact] = Known(manifest, boottime(), complete, begun=True, accepted=True, own=own)
         self._wake.set()
+
+    @property
+    def own(self) -> frozenset[ArtifactId]:
+        """What was folded here."""
+        return frozenset(artifact for artifact, known in self._known.items() if known.own)
 
     def forget(self, artifact: ArtifactId) -> None:
         """Aborted, contradicted or retired."""
@@ -163,7 +166,7 @@ class Weights:
         return [
             artifact
             for artifact, known in self._known.items()
-            if not known.accepted and known is not base and known.manifest.header.version <= held
+            if not known.begun and known is not base and known.manifest.header.version <= held
         ]
 
     def outdated(self) -> list[ArtifactId]:
@@ -176,7 +179,7 @@ class Weights:
         late = [
             artifact
             for artifact, known in self._known.items()
-            if known.accepted and not known.complete and known.manifest.header.version <= held
+            if known.begun and not known.complete and known.manifest.header.version <= held
         ]
         for artifact in late:
             self.forget(artifact)
@@ -187,13 +190,26 @@ class Weights:
         async with self._accepting:  # two callers must not accept the same artifact
             wanted = {step.artifact: self._known[step.artifact] for step in self._route()}
             self._without_room = {one: why for one, why in self._without_room.items() if one in wanted}
+            for known in [known for known in self._known.values() if self._is_passed_over(known, wanted)]:
+                known.accepted = False
+                await self.decline(known.manifest.artifact)
             for known in wanted.values():
                 if not known.accepted:
                     await self._accept_one(known)
 
-    async def _accept_one(self, known: _Known) -> None:
+    def _is_passed_over(self, known: Known, wanted: Collection[ArtifactId]) -> bool:
+        """Whether it is being fetched, and a shorter way (a squash) has made that needless."""
+        target = max((self._known[one].manifest.header.version for one in wanted), default=-1)
+        header = known.manifest.header
+        unwanted = known.manifest.artifact not in wanted and header.version <= target
+        return unwanted and known.accepted and not known.complete
+
+    async def _accept_one(self, known: Known) -> None:
         artifact = known.manifest.artifact
-        why = await trio.to_thread.run_sync(self._make_room, known.manifest)
+        why, given_up = await trio.to_thread.run_sync(self._make_room, known.manifest)
+        for old in given_up:
+            self.forget(old)
+            await self.retired(old)
         if artifact not in self._known:  # forgotten meanwhile
             await trio.to_thread.run_sync(self._store.retire, artifact)
             return
@@ -203,27 +219,25 @@ class Weights:
             self._without_room[artifact] = why
             return
         self._without_room.pop(artifact, None)
-        known.accepted = True
+        known.begun = known.accepted = True
         await self._accept(artifact)
 
-    def _make_room(self, manifest: Manifest) -> str:
-        """Reserve disk for an artifact, or say why there is none. Runs in a thread."""
-        why = self._lacking(manifest)
+    def _make_room(self, manifest: Manifest) -> tuple[str, list[ArtifactId]]:
+        """Reserve disk for an artifact, or say why there is none; and what was given up for it. Runs in a thread."""
+        why, given_up = self._lacking(manifest), list[ArtifactId]()
         if why:
-            return why
+            return why, given_up
         try:
+            given_up = self._store.make_room(manifest.header.size_bound)
             self._store.create(manifest.signed_header)
         except StoreError as error:
-            return f"{error}; {error.hint}" if error.hint else str(error)
-        return ""
+            why = f"{error}; {error.hint}" if error.hint else str(error)
+        return why, given_up
 
     def _route(self) -> tuple[Candidate, ...]:
         tail = self._staged[-1] if self._staged else self.held
-        candidates = [
-            Candidate(artifact, known.manifest.header, known.reaches, 0 if known.complete else _size(known.manifest))
-            for artifact, known in self._known.items()
-        ]
-        return catch_up(tail, candidates)
+        held = self._store.held_bytes
+        return catch_up(tail, [known.candidate(held(artifact)) for artifact, known in self._known.items()])
 
     # ---- staging, beside whatever the engine does
 
@@ -235,14 +249,39 @@ class Weights:
         while True:
             if self._rebase:
                 raise CheckpointError(self.problem)
-            route = self._route()
-            if route and self._known[route[0].artifact].complete:
-                await self._stage(engine, self._known[route[0].artifact])
+            known = [self._known[one.artifact] for one in self._route()]
+            ready = list(takewhile(lambda one: one.complete, known))
+            if len(ready) > 1 and self.held is None and not self._one_by_one:
+                await self._load_all(engine, ready)
+                continue
+            if ready:
+                await self._stage(engine, ready[0])
                 continue
             await self._wake.wait()
             self._wake = trio.Event()
 
-    async def _stage(self, engine: EngineClient, known: _Known) -> None:
+    async def _load_all(self, engine: EngineClient, route: Sequence[Known]) -> None:
+        """A snapshot with what follows it, at once. If that fails, nothing is loaded and they are taken one by one."""
+        artifacts = [known.manifest.artifact for known in route]
+        pinned: list[ArtifactId] = []
+        reach("weights.staging")
+        try:
+            for artifact in artifacts:
+                self._store.pin(artifact)
+                pinned.append(artifact)
+            first, *deltas = (self._store.source(artifact) for artifact in artifacts)
+            done = await engine.load(first.header, Path(first.body), first.digest, deltas)
+            self._committed(route[-1].reaches, done)
+            self.figures.stage_seconds += done.seconds
+        except (CheckpointError, WireError, StoreError) as error:
+            self._one_by_one = True
+            self._note("load-failed", artifacts=len(artifacts), why=str(error))
+        finally:
+            for artifact in pinned:
+                self._store.unpin(artifact)
+        self._announce_ready()
+
+    async def _stage(self, engine: EngineClient, known: Known) -> None:
         manifest, final = known.manifest, known.manifest.final
         if final is None:
             raise CheckpointError(f"artifact {manifest.artifact.hex()[:16]} is complete without a final page")
@@ -354,7 +393,3 @@ class Weights:
         self._last_token, self._last_version = last, version
 
     _last_version = Version(-1)
-
-
-def _size(manifest: Manifest) -> int:
-    return manifest.final.length if manifest.final else manifest.header.size_bound

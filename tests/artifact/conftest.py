@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from blake3 import blake3
+from msgspec import structs
 
 from aurora_p2p.artifact.manifest import Manifest, PageWriter
 from aurora_p2p.crypto.identity import Identity
@@ -57,8 +58,11 @@ class Publisher:
             model=None,
         )
 
-    def publish(self, version: int, body: bytes = b"", *, page_size: int = 4, **options) -> Published:
-        header = seal(self.key, self.header(version, **options))
+    def publish(
+        self, version: int, body: bytes = b"", *, page_size: int = 4, changes=None, reaches=None, **options
+    ) -> Published:
+        """changes: to the header. reaches: the digest that the final page names."""
+        header = seal(self.key, structs.replace(self.header(version, **options), **(changes or {})))
         writer, manifest, pages = PageWriter(self.key, header), Manifest(header, self.key.peer), []
         body = body or bytes((version + i) % 251 for i in range(10 * SEGMENT + 17))
         for start in range(0, len(body), SEGMENT):
@@ -66,7 +70,7 @@ class Publisher:
             if writer.segments % page_size == 0:
                 pages += writer.flush()
         pages += writer.flush()
-        final = writer.finish(len(body), StateDigest(blake3(body).digest()))
+        final = writer.finish(len(body), reaches or StateDigest(blake3(body).digest()))
         for page in pages:
             manifest.add_page(page)
         manifest.add_final(final)

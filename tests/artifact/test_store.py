@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aurora_p2p.artifact.store import RETAIN_ARTIFACTS, RETAIN_MOST, RETAIN_SECONDS, ArtifactStore
+from aurora_p2p.artifact.retention import RETAIN_ARTIFACTS, RETAIN_MOST, RETAIN_SECONDS
+from aurora_p2p.artifact.store import ArtifactStore
 from aurora_p2p.errors import ShapeError, StoreError
 
 QUOTA = 1 << 26

@@ -52,12 +52,15 @@ def parser_of(program: str) -> argparse.ArgumentParser:
 
 
 def commands_of(parser: argparse.ArgumentParser) -> Mapping[str, tuple[str, argparse.ArgumentParser]]:
-    """Command -> (its line of help, its parser)."""
+    """Command -> (its line of help, its parser); one that has verbs is listed as `command verb`."""
+    found: dict[str, tuple[str, argparse.ArgumentParser]] = {}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             about = {choice.dest: choice.help or "" for choice in action._choices_actions}
-            return {name: (about[name], parser) for name, parser in action.choices.items()}
-    return {}
+            for name, command in action.choices.items():
+                verbs = commands_of(command)
+                found |= {f"{name} {verb}": row for verb, row in verbs.items()} or {name: (about[name], command)}
+    return found
 
 
 def options_of(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:

@@ -37,7 +37,9 @@ def test_every_setting_has_a_sentence(file: str) -> None:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_command_is_shown_in_a_guide(program: str) -> None:
-    shown = "\n".join((DOCS / f"{name}.md").read_text() for name in ("operator", "volunteer", "quickstart"))
+    shown = "\n".join(
+        (DOCS / f"{name}.md").read_text() for name in ("operator", "volunteer", "quickstart", "delta-files")
+    )
     unshown = [name for name in commands_of(parser_of(program)) if f"{program} {name}" not in shown]
     assert unshown in ([], ["logs", "support-bundle"])  # those two of the bootstrap are the same as the others'
 

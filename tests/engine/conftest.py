@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aurora_p2p.delta.classes.map import learn
 from aurora_p2p.delta.digest import full_digest
 from aurora_p2p.delta.encode import encode_delta, encode_snapshot
 from aurora_p2p.delta.tensors import Bits, layout_id
@@ -83,10 +84,11 @@ class Run:
             moved = self.rng.random(old.size) < share
             self.bits[name] = np.where(moved, old + self.rng.integers(1, 20, old.size), old).astype(np.uint16)
         self.version += 1
-        encoder = encode_delta(self.specs, base, self.bits, base_digest)
-        return self._publish("delta", encoder, Version(self.version - 1), base_digest)
+        classes = learn([(base[name], self.bits[name]) for name in base])
+        encoder = encode_delta(self.specs, base, self.bits, base_digest, classes)
+        return self._publish("delta", encoder, Version(self.version - 1), base_digest, classes.thresholds)
 
-    def _publish(self, kind, encoder, base_version: Version, base_digest: bytes) -> Artifact:
+    def _publish(self, kind, encoder, base_version: Version, base_digest: bytes, class_map: bytes = b"") -> Artifact:
         body = self.folder / f"{kind}-{self.version}"
         body.write_bytes(b"".join(encoder))
         snapshot = kind == "snapshot"
@@ -104,7 +106,7 @@ class Run:
             layout=layout_id(self.specs, {}),
             segment_bytes=1024,
             size_bound=1 << 30,
-            class_map=b"",
+            class_map=class_map,
             tensors=tuple(TensorEntry(spec, "full") for spec in self.specs) if snapshot else (),
             model=self.config if snapshot else None,
         )

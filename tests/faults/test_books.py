@@ -114,7 +114,8 @@ def test_the_cases_cover_every_point_and_are_the_same_for_the_same_seed():
     again = draw(len(faults()), seed=5, nodes=3)
     assert [(c.program, c.hit, c.fault.name) for c in again] == [(c.program, c.hit, c.fault.name) for c in cases]
     reached = {getattr(rule, "at", "") for case in cases for _, rule in participants(case)}
-    assert reached - {""} == POINTS.keys()
+    of_commands = {name for name in POINTS if name.startswith("files.")}  # `aurora-host delta`: no part of a fleet
+    assert reached - {""} == POINTS.keys() - of_commands
 
 
 def test_a_plan_of_all_cases_fits_into_an_environment():

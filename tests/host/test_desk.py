@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from aurora_p2p.artifact.manifest import artifact_id_of
-from aurora_p2p.artifact.store import RETAIN_MOST
+from aurora_p2p.artifact.retention import RETAIN_MOST
 from aurora_p2p.errors import AuroraError, DiskFullError, ShapeError, StaleError, StoreError
 from aurora_p2p.host import desk
 from aurora_p2p.local import faults

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from aurora_p2p.artifact.manifest import Manifest, manifest_hash_of
 from aurora_p2p.artifact.store import ArtifactStore
+from aurora_p2p.artifact.writer import MOST_SEGMENTS, ArtifactWriter, segment_size
 from aurora_p2p.errors import ShapeError, StoreError
-from aurora_p2p.host.publication import MOST_SEGMENTS, Publication, make_header, newest_of, segment_size
+from aurora_p2p.host.publication import make_header, newest_of
 from aurora_p2p.types import RunId, Seq
 from aurora_p2p.wire.codec import hash_of
 from aurora_p2p.wire.limits import MAX_PAGE_HASHES, MAX_SEGMENT
@@ -26,7 +27,7 @@ def store(tmp_path):
 
 def publication(store, *, size_bound=10_000, seq=1):
     header = make_header(begin(0, size_bound=size_bound), SWARM, RUN, Seq(seq), None, SEGMENT)
-    return Publication(header, KEYS.publish, store)
+    return ArtifactWriter(header, KEYS.publish, store)
 
 
 def received(published):

@@ -17,6 +17,7 @@ from aurora_p2p.local.output import Output
 from aurora_p2p.swarm import events as ev
 from aurora_p2p.wire.codec import encode
 from aurora_p2p.wire.trust import Equivocation
+from tests.host.world import NODES
 from tests.node.test_weights import Node, staging
 from tests.node.world import Swarm
 
@@ -48,7 +49,7 @@ class World:
         self.link.trust.publish = self.swarm.publisher.key.peer
         self.output, self.too_large = Output(as_json=False), ""
         self.contradictions = []
-        parts = SimpleNamespace(home=folder, folder=folder, store=store, output=self.output)
+        parts = SimpleNamespace(home=folder, folder=folder, store=store, output=self.output, identity=NODES[0])
         self.following = Following(
             parts, None, self.exchange, self.link, self.node.weights, lambda manifest: self.too_large
         )

@@ -243,7 +243,7 @@ def test_a_delta_that_arrives_before_the_snapshot_waits_for_it(tmp_path):
         swarm.receive(first)
         await node.weights.completed(first.artifact)
         await settled()
-        assert node.engine.calls == [("load", 0), ("stage", 1)]
+        assert node.engine.calls == [("load", 0, 1)]  # both at once: no model is made of the first
 
     run(tmp_path, use)
 
@@ -342,7 +342,7 @@ def test_a_new_engine_is_loaded_from_the_store_up_to_the_newest_version(tmp_path
             await settled()
             assert await node.weights.commit_ready() == checkpoint_of(second)
             nursery.cancel_scope.cancel()
-        assert [call[:2] for call in fresh.calls] == [("load", 0), ("stage", 1), ("commit", 1)]
+        assert fresh.calls == [("load", 0, 1)]
         assert node.weights.figures.pauses == []
 
     run(tmp_path, use)
@@ -573,3 +573,107 @@ def test_snapshots_that_were_passed_by_are_forgotten_but_for_the_newest(tmp_path
         assert ahead.artifact in node.accepted
 
     run(tmp_path, use)
+
+
+def test_what_cannot_be_loaded_at_once_is_taken_one_by_one_so_that_the_one_at_fault_is_known(tmp_path):
+    async def use(node, swarm):
+        first = swarm.snapshot(0)
+        second, blamed = swarm.delta(1, first), []
+        third = swarm.delta(2, second)
+        node.weights.on_unusable = lambda manifest, why: blamed.append(manifest.artifact)
+        await node.announce(first, second, third)
+        for one in (third, second):
+            await node.complete(one)
+        node.engine.fail["load"], node.engine.fail["stage"] = WireError("a torn block"), WireError("a torn block")
+        await node.complete(first)
+        assert node.engine.calls == [("load", 0, 1, 2), ("load", 0), ("stage", 1)]
+        assert blamed == [second.artifact]
+        assert (node.weights.held, node.weights.newest) == (checkpoint_of(first), 0)
+        assert [name for name, _ in node.notes] == ["load-failed", "committed"]
+        assert all(entry.pins == 0 for entry in node.store._entries.values())
+
+    run(tmp_path, use)
+
+
+def test_a_squash_takes_the_place_of_what_is_still_to_be_fetched_and_nothing_is_fetched_twice(tmp_path):
+    async def use(node, swarm):
+        declined = []
+
+        async def decline(artifact):
+            declined.append(artifact)
+
+        node.weights.decline = decline
+        first = swarm.snapshot(0)
+        await node.receive(first)
+        chain = [swarm.delta(1, first)]
+        for version in range(2, 6):
+            chain.append(swarm.delta(version, chain[-1]))
+        await node.announce(*chain)
+        squash = swarm.squash(first, chain[-1])
+        await node.announce(squash)
+        assert node.accepted[-1] == squash.artifact
+        assert declined == [one.artifact for one in chain]
+        await node.complete(squash)
+        assert await node.weights.commit_ready() == checkpoint_of(squash)
+        assert node.engine.calls == [("load", 0), ("stage", 5), ("commit", 5, True)]
+        assert set(node.weights.outdated()) == {one.artifact for one in chain}
+        following = swarm.delta(6, chain[-1])  # it names the manifest of the delta: the digest is what joins
+        await node.receive(following)
+        assert (await node.weights.commit_ready()).version == 6
+
+    run(tmp_path, use)
+
+
+def test_what_is_nearly_here_is_not_given_up_for_a_squash(tmp_path):
+    async def use(node, swarm):
+        first = swarm.snapshot(0)
+        second = swarm.delta(1, first)
+        third = swarm.delta(2, second)
+        await node.receive(first, second)
+        await node.announce(third)
+        await node.announce(swarm.squash(first, third))
+        assert node.accepted == [first.artifact, second.artifact, third.artifact]
+
+    run(tmp_path, use)
+
+
+def test_what_was_folded_here_is_loaded_and_named_by_the_publication_that_it_ends_at(tmp_path):
+    async def use(node, swarm):
+        first = swarm.snapshot(0)
+        second = swarm.delta(1, first)
+        third = swarm.delta(2, second)
+        await node.receive(first, second, third)
+        squash = swarm.squash(first, third, base_manifest=manifest_hash_of(third.final))
+        node.store.create(squash.header)
+        swarm.receive(squash)
+        node.weights.restored(squash.manifest, complete=True, own=True)
+        assert node.weights.own == {squash.artifact}
+        fresh = ScriptedEngine()
+        node.weights.attach(fresh)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(node.weights.run, fresh)
+            await settled()
+            nursery.cancel_scope.cancel()
+        assert fresh.calls == [("load", 0, 2)]
+        assert node.weights.held == checkpoint_of(third)
+
+    run(tmp_path, use)
+
+
+def test_a_short_quota_gives_up_what_only_others_may_need(tmp_path):
+    async def use(node, swarm):
+        retired = []
+
+        async def note(artifact):
+            retired.append(artifact)
+
+        node.weights.retired = note
+        old = swarm.snapshot(0)
+        await node.receive(old)
+        new = swarm.snapshot(3)
+        await node.receive(new)
+        await node.announce(swarm.delta(4, new))
+        assert retired == [old.artifact]
+        assert (node.weights.problem, len(node.accepted)) == ("", 3)
+
+    run(tmp_path, use, quota_bytes=(1 << 20) + 1000)

@@ -6,6 +6,7 @@ from aurora_p2p.artifact.manifest import manifest_hash_of
 from aurora_p2p.errors import CheckpointError, ChildError
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.wire.engine import Done, Generated, Samples
+from aurora_p2p.wire.fold import Source
 from tests.artifact.conftest import Publisher
 
 
@@ -24,6 +25,12 @@ class Swarm:
         """A delta onto `base`, an earlier publication."""
         final = base.manifest.final
         return self._publish(version, base=manifest_hash_of(base.final), digest=final.digest)
+
+    def squash(self, base, reached, **changes):
+        """A direct delta from one publication to the state of another."""
+        version, final = reached.manifest.header.version, base.manifest.final
+        changes = {"base_version": base.manifest.header.version, **changes}
+        return self._publish(version, digest=final.digest, changes=changes, reaches=reached.manifest.final.digest)
 
     def _publish(self, version, **options):
         seq = len(self.published) + 1
@@ -64,10 +71,11 @@ class ScriptedEngine:
         if name in self.fail:
             raise self.fail.pop(name)
 
-    async def load(self, header, body, digest):
-        await self._called("load", header.version)
+    async def load(self, header, body, digest, deltas=()):
+        await self._called("load", header.version, *(delta.header.version for delta in deltas))
         assert body.exists()
-        return Done(0, header.version, digest, True, 5, 0.5)
+        last = (deltas or [Source(header, str(body), digest)])[-1]
+        return Done(0, last.header.version, last.digest, True, 5, 0.5)
 
     async def stage(self, header, body, digest):
         await self._called("stage", header.version)

@@ -14,6 +14,7 @@ import pytest
 
 from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.delta.apply import stage, write
+from aurora_p2p.delta.classes.map import ClassMap
 from aurora_p2p.delta.snapshot import read_snapshot
 from aurora_p2p.delta.tensors import Bits, layout_id
 from aurora_p2p.errors import AuroraError
@@ -142,7 +143,8 @@ class LocalSwarm:
                 specs, bits = self.weights
                 if (begin.base_version, begin.base_digest) != (self.version, self.digest):
                     return Failed("the delta's base is not the newest publication")
-                write(stage(specs, [body], bits, self.digest, digest), bits, specs)
+                classes = ClassMap(begin.class_map)
+                write(stage(specs, [body], bits, self.digest, digest, classes), bits, specs)
             assert begin.layout == layout_id(specs)
         except AuroraError as error:
             return Failed(str(error))

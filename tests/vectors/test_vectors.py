@@ -15,8 +15,11 @@ from aurora_p2p.artifact.manifest import Manifest, artifact_id_of, manifest_hash
 from aurora_p2p.crypto.identity import Identity, peer_id_of, public_key_of, verify
 from aurora_p2p.crypto.sign import fields
 from aurora_p2p.delta.apply import stage
-from aurora_p2p.delta.block import BlockReader, decode_block, raw_bits
+from aurora_p2p.delta.block import BlockReader
+from aurora_p2p.delta.classes.map import ClassMap
+from aurora_p2p.delta.coding import decode_block, whole_bits
 from aurora_p2p.delta.digest import full_digest
+from aurora_p2p.delta.hashes import hash_of_block
 from aurora_p2p.delta.snapshot import read_snapshot
 from aurora_p2p.delta.tensors import bits_dtype, layout_id, tensor_id
 from aurora_p2p.errors import TicketError, WireError
@@ -26,7 +29,7 @@ from aurora_p2p.lease.terms import seed_of
 from aurora_p2p.net.tls import proof_bytes
 from aurora_p2p.swarm.freshness import Trust
 from aurora_p2p.swarm.roster import open_record
-from aurora_p2p.types import SwarmId, TensorSpec
+from aurora_p2p.types import DTYPES, SwarmId, TensorSpec
 from aurora_p2p.wire.codec import decode, encode
 from aurora_p2p.wire.control import Lease, LeaseRequest, SampleResult
 from aurora_p2p.wire.frame import Frame, FrameDecoder, frame_lengths
@@ -34,6 +37,7 @@ from aurora_p2p.wire.names import head_topic, namespace_of
 from aurora_p2p.wire.signed import Signed, open_signed
 from aurora_p2p.wire.ticket import parse_ticket
 from aurora_p2p.wire.trust import Abort, Charter, Head
+from tests.delta import reference
 from tests.docs.wire_blocks import PROTOCOL, wire_records
 from tests.vectors.generate import FILES, FOLDER, render
 from tests.vectors.samples import plain
@@ -162,13 +166,35 @@ def test_blocks_decode_to_the_new_bits_in_the_mode_named() -> None:
         found = BlockReader().feed(bytes.fromhex(row["bytes"]))
         assert [block.mode for block in found] == ([] if row["mode"] is None else [row["mode"]])
         if row["base"] is None:
-            assert raw_bits(found[0], spec).tolist() == new
+            assert whole_bits(found[0], spec).tolist() == new
             continue
         state = np.array(row["base"], dtype)
         for block in found:
-            change = decode_block(block, spec, state)
+            change = decode_block(block, spec, state, ClassMap(bytes.fromhex(row["class_map"])))
             state[change.positions] = change.new
         assert state.tolist() == new
+
+
+def test_the_decoder_written_from_the_page_reads_the_blocks_and_they_show_every_mode_and_kind() -> None:
+    seen: set[tuple[object, ...]] = set()
+    for row in vectors("blocks")["blocks"]:
+        thresholds, width = bytes.fromhex(row["class_map"]), 8 * bits_dtype(row["dtype"]).itemsize
+        for block in reference.read_stream(bytes.fromhex(row["bytes"])):
+            assert reference.decode(block, width, row["base"], thresholds) == row["new"]
+            seen.add((block.mode,))
+            if block.mode == reference.CLASSES:
+                heads, _ = reference.read_heads(block.payload, row["base"], thresholds)
+                seen |= {(block.mode, one.kind, one.rest is not None) for one in heads if one.n}
+                seen |= {("length",) for one in heads if one.length is not None}
+    kinds = {(reference.CLASSES, kind, False) for kind in range(4)} | {(reference.CLASSES, 0, True), ("length",)}
+    assert seen >= {(mode,) for mode in range(5)} | kinds
+
+
+def test_a_hash_block_carries_the_blake3_of_the_tensors_bytes() -> None:
+    row = vectors("blocks")["hash"]
+    (block,) = BlockReader().feed(bytes.fromhex(row["bytes"]))
+    assert hash_of_block(block).hex() == row["hash"]
+    assert blake3(np.array(row["bits"], bits_dtype(row["dtype"])).tobytes()).hexdigest() == row["hash"]
 
 
 def test_damaged_blocks_are_refused_and_the_crc_is_crc32c() -> None:
@@ -190,6 +216,11 @@ def test_tensor_ids_layouts_and_states_have_their_digests() -> None:
         specs = [spec_of(spec) for spec in row["specs"]]
         bits = {spec.name: np.array(row["bits"][spec.name], bits_dtype(spec.dtype)) for spec in specs}
         assert full_digest(specs, bits).hex() == row["digest"]
+    for row in rows["dtypes"]:
+        spec = spec_of(row["spec"])
+        bits = {spec.name: np.resize(np.array(row["pattern"], bits_dtype(spec.dtype)), spec.elements)}
+        assert (tensor_id(spec), full_digest([spec], bits).hex()) == (row["id"], row["digest"])
+    assert {row["spec"][1] for row in rows["dtypes"]} == set(DTYPES)
 
 
 def spec_of(row: list[Any]) -> TensorSpec:
