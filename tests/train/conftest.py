@@ -101,7 +101,7 @@ class LocalSwarm:
                 return Attached(SwarmId(NODE), RunId(bytes(16)), *self.lost, 1024)
             case Attach():
                 attached = Attached(SwarmId(NODE), RunId(bytes(16)), self.version, self.digest, 1024)
-                return msgspec.structs.replace(attached, deltas=self.deltas)
+                return msgspec.structs.replace(attached, deltas=self.deltas, following=Version(self.version + 1))
             case BeginPublish():
                 self.begun.append(request)
                 self._pieces = []
