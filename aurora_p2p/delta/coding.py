@@ -25,7 +25,7 @@ from aurora_p2p.delta.ulp import crosses_sign
 from aurora_p2p.errors import ShapeError, WireError
 from aurora_p2p.types import TensorSpec
 
-DEAR = 8
+DEAR = 4
 """Changes that take more than one part in DEAR of the raw size are weighed against the other modes."""
 
 
