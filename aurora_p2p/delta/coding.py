@@ -27,6 +27,8 @@ from aurora_p2p.types import TensorSpec
 
 DEAR = 4
 """Changes that take more than one part in DEAR of the raw size are weighed against the other modes."""
+SMALL_BYTES = 1 << 14
+"""Raw size up to which every choice is weighed: it costs next to nothing."""
 
 
 def encode_whole(tensor: int, offset: int, new: Bits) -> bytes:
@@ -68,7 +70,7 @@ def cheapest(
     mode: int, payload: bytes, change: Change, offset: int, new: Callable[[], Bits], raw_bytes: int
 ) -> tuple[int, bytes]:
     """The smallest of a payload and, when it is DEAR, its alternatives. offset, raw_bytes and new are the block's."""
-    if len(payload) * DEAR <= raw_bytes:
+    if len(payload) * DEAR <= raw_bytes and raw_bytes > SMALL_BYTES:
         return mode, payload
     choices = [(mode, payload), _whole(new())]
     if crosses_sign(change.old, change.new):
