@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import torch
 
 from aurora_p2p.delta.apply import stage, write
 from aurora_p2p.delta.block import BlockReader
@@ -32,6 +33,7 @@ from aurora_p2p.delta.touch import write_at
 from aurora_p2p.errors import WireError
 from aurora_p2p.types import TensorSpec
 from benchmarks.codec_data import REAL, real_pair, synthetic_steps
+from benchmarks.codec_device import device_figures
 from benchmarks.codec_rivals import RIVALS, Pair, added, bound, python_varint_loop
 from benchmarks.codec_squash import squash_figures
 
@@ -69,7 +71,15 @@ def run(*, quick: bool) -> dict[str, Any]:
     report["peak_extra_mb"]["squash"] = report["squash"]["peak_extra_mb"]
     say(f"{fuzz:,} damaged payloads")
     report["fuzz"] = fuzzed(fuzz)
+    for device in devices():
+        say(f"torch on {device}")
+        report.setdefault("devices", []).append(device_figures(pair, device))
     return report
+
+
+def devices() -> list[str]:
+    """Where the torch path is measured: the CPU, for its cost beside the kernels, and the first GPU if there is one."""
+    return ["cpu", *(["cuda:0"] if torch.cuda.is_available() else [])]
 
 
 def say(text: str) -> None:

@@ -100,10 +100,12 @@ def _class_payload(where: Tensor, base: Tensor, change: Change, classes: ClassMa
 
 
 def _classes_of(bits: Tensor, classes: ClassMap) -> Tensor:
-    """int32[n]: the class of each element of an int16 tensor."""
-    floors = torch.tensor(list(classes.thresholds), dtype=torch.int32, device=bits.device)
-    byte = (bits.to(torch.int32) >> 7) & 0xFF
-    return torch.bucketize(byte, floors, right=True, out_int32=True)
+    """uint8[n]: the class of each element of an int16 tensor."""
+    byte = ((bits >> 7) & 0xFF).to(torch.uint8)
+    group = torch.zeros_like(byte)
+    for floor in classes.thresholds:
+        group += byte >= floor
+    return group
 
 
 # ---- decoding and applying
@@ -121,7 +123,8 @@ def decode_on(block: RawBlock, spec: TensorSpec, base: Tensor, classes: ClassMap
         return _decode_rest(block, spec, base, classes)
     before = base[block.offset : block.offset + block.length]
     listed = decode_listed(block.payload, block.length, classes)
-    places = [_places(before, one, classes) for one in listed]
+    group = _classes_of(before, classes)
+    places = [_places(group, one) for one in listed]
     old = [_numpy(before[place]) for place in places]
     bytes_of = {
         one.group: ((bits >> np.uint16(7)) & np.uint16(0xFF)).astype(np.uint64)
@@ -137,12 +140,12 @@ def decode_on(block: RawBlock, spec: TensorSpec, base: Tensor, classes: ClassMap
     return Change(block.tensor, where, np.concatenate(old), np.concatenate(new))
 
 
-def _places(before: Tensor, listed: Listed, classes: ClassMap) -> Tensor:
-    """Where in the block the elements of these ranks in their class are. Raises WireError."""
-    members = torch.nonzero(_classes_of(before, classes) == listed.group).reshape(-1)
+def _places(group: Tensor, listed: Listed) -> Tensor:
+    """Where in the block the elements of these ranks in their class are. group: each element's. Raises WireError."""
+    members = torch.nonzero(group == listed.group).reshape(-1)
     if int(listed.ranks[-1]) >= members.numel():
         raise WireError("a class block does not fit its base")
-    return members[torch.from_numpy(listed.ranks).to(before.device)]
+    return members[torch.from_numpy(listed.ranks).to(group.device)]
 
 
 def _decode_rest(block: RawBlock, spec: TensorSpec, base: Tensor, classes: ClassMap) -> Change:
