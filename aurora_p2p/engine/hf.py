@@ -19,12 +19,12 @@ from typing import Any
 import psutil
 import torch
 
-from aurora_p2p.engine.protocol import Outcome, Served, Step
+from aurora_p2p.engine.holding import HoldingEngine
+from aurora_p2p.engine.protocol import Step
 from aurora_p2p.engine.requests import check_request
 from aurora_p2p.engine.sampling import draw
 from aurora_p2p.engine.weights import Weights
-from aurora_p2p.errors import CheckpointError
-from aurora_p2p.types import StateDigest, Version
+from aurora_p2p.types import StateDigest
 from aurora_p2p.wire.control import LeaseSample, Sampling
 from aurora_p2p.wire.engine import Generated
 from aurora_p2p.wire.fold import Source
@@ -40,36 +40,15 @@ class _Row:
     logprobs: list[float] = field(default_factory=list)
 
 
-class HfEngine:
+class HfEngine(HoldingEngine[Weights]):
     """RolloutEngine on transformers. max_batch: rows decoded at once, lowered where memory is short."""
 
     def __init__(self, *, device: str = "cpu", max_batch: int = 64) -> None:
+        super().__init__()
         self.device, self.max_batch = device, max_batch
-        self._weights: Weights | None = None
 
-    @property
-    def served(self) -> Served:
-        weights = self._loaded()
-        return Served(weights.version, weights.digest)
-
-    def load(self, header: Header, body: Path, digest: StateDigest, deltas: Sequence[Source] = ()) -> Outcome:
-        weights = Weights.load(header, body, digest, self.device, deltas)
-        self._weights = weights
-        return Outcome(weights.version, weights.digest, audited=True, changed=weights.elements)
-
-    def stage(self, header: Header, body: Path, digest: StateDigest) -> Outcome:
-        pending = self._loaded().stage(header, body, digest)
-        return Outcome(pending.version, pending.digest, audited=False, changed=pending.changed)
-
-    def commit(self, version: Version, *, audit: bool) -> Outcome:
-        weights = self._loaded()
-        changed = weights.commit(version, audit=audit)
-        return Outcome(weights.version, weights.digest, audited=audit, changed=changed)
-
-    def audit(self) -> Outcome:
-        weights = self._loaded()
-        weights.audit()
-        return Outcome(weights.version, weights.digest, audited=True, changed=0)
+    def _read(self, header: Header, body: Path, digest: StateDigest, deltas: Sequence[Source]) -> Weights:
+        return Weights.load(header, body, digest, self.device, deltas)
 
     def generate(
         self,
@@ -120,11 +99,6 @@ class HfEngine:
                 decoding.keep(going)
                 rows, seeds, tokens = [rows[slot] for slot in going], seeds[going], tokens[going]
             decoding.advance(tokens)
-
-    def _loaded(self) -> Weights:
-        if self._weights is None:
-            raise CheckpointError("no model is loaded")
-        return self._weights
 
     def _rows_at_once(self, config: ModelConfig, positions: int) -> int:
         """Rows whose keys and values take at most half of the memory that is available; at least one."""

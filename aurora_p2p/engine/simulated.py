@@ -19,11 +19,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from aurora_p2p.engine.held import HeldWeights
-from aurora_p2p.engine.protocol import Outcome, Served, Step
+from aurora_p2p.engine.holding import HoldingEngine
+from aurora_p2p.engine.protocol import Step
 from aurora_p2p.engine.requests import check_request
-from aurora_p2p.errors import CheckpointError
 from aurora_p2p.local.clock import boottime
-from aurora_p2p.types import StateDigest, Version
+from aurora_p2p.types import StateDigest
 from aurora_p2p.wire.control import LeaseSample, Sampling
 from aurora_p2p.wire.engine import Generated
 from aurora_p2p.wire.fold import Source
@@ -33,37 +33,16 @@ SHORTEST_PAUSE_SECONDS = 0.005
 """The engine sleeps when it is so much ahead of its device: fewer wake-ups, the same rate."""
 
 
-class SimulatedEngine:
+class SimulatedEngine(HoldingEngine[HeldWeights]):
     """RolloutEngine without a model. tokens_per_second: of a full batch of max_batch rows."""
 
     def __init__(self, tokens_per_second: float, *, max_batch: int = 64) -> None:
+        super().__init__()
         self.max_batch = max_batch
         self._step_seconds = max_batch / tokens_per_second
-        self._held: HeldWeights | None = None
 
-    @property
-    def served(self) -> Served:
-        held = self._loaded()
-        return Served(held.version, held.digest)
-
-    def load(self, header: Header, body: Path, digest: StateDigest, deltas: Sequence[Source] = ()) -> Outcome:
-        held = HeldWeights.read(header, body, digest, deltas)
-        self._held = held
-        return Outcome(held.version, held.digest, audited=True, changed=held.elements)
-
-    def stage(self, header: Header, body: Path, digest: StateDigest) -> Outcome:
-        pending = self._loaded().stage(header, body, digest)
-        return Outcome(pending.version, pending.digest, audited=False, changed=pending.changed)
-
-    def commit(self, version: Version, *, audit: bool) -> Outcome:
-        held = self._loaded()
-        changed = held.commit(version, audit=audit)
-        return Outcome(held.version, held.digest, audited=audit, changed=changed)
-
-    def audit(self) -> Outcome:
-        held = self._loaded()
-        held.audit()
-        return Outcome(held.version, held.digest, audited=True, changed=0)
+    def _read(self, header: Header, body: Path, digest: StateDigest, deltas: Sequence[Source]) -> HeldWeights:
+        return HeldWeights.read(header, body, digest, deltas)
 
     def generate(
         self,
@@ -87,11 +66,6 @@ class SimulatedEngine:
                     return
                 going = [row for row in rows if len(row.tokens) >= length]
                 yield Step(len(going), [row for row in going if len(row.tokens) == length])
-
-    def _loaded(self) -> HeldWeights:
-        if self._held is None:
-            raise CheckpointError("no model is loaded")
-        return self._held
 
 
 def invented(digest: StateDigest, index: int, sample: LeaseSample, sampling: Sampling) -> Generated:

@@ -17,17 +17,9 @@ from aurora_p2p.engine.tables import specs_of
 from aurora_p2p.errors import CheckpointError, DigestMismatch, StoreError, WireError
 from aurora_p2p.types import StateDigest, Version
 from aurora_p2p.wire.manifest import TensorEntry
+from tests.engine.drawing import draw_all
 
 pytestmark = pytest.mark.slow  # imports transformers: 3 to 6 s
-
-
-def draw_all(engine, lease, count=12, **options):
-    sampling, samples, prompts = lease
-    steps = list(engine.generate(sampling(**options), prompts, samples(count), threading.Event()))
-    finished = {one.index: one for step in steps for one in step.finished}
-    assert sorted(finished) == list(range(count))
-    assert sum(step.tokens for step in steps) == sum(len(one.tokens) for one in finished.values())
-    return finished
 
 
 @pytest.fixture
@@ -35,51 +27,6 @@ def engine(run):
     engine = HfEngine(max_batch=64)
     engine.load(*run.snapshot())
     return engine
-
-
-def test_after_staged_deltas_the_served_digest_is_the_publishers(engine, run):
-    for _ in range(4):
-        artifact = run.delta()
-        staged = engine.stage(*artifact)
-        committed = engine.commit(artifact.header.version, audit=True)
-        assert (staged.digest, committed.digest) == (run.digest, run.digest)
-        assert committed.audited
-        assert committed.changed == staged.changed > 0
-    assert engine.audit().digest == run.digest
-
-
-def test_samples_after_commits_equal_those_of_a_fresh_engine(engine, run, lease, tmp_path_factory):
-    before = draw_all(engine, lease)
-    for _ in range(3):
-        artifact = run.delta(share=0.3)
-        engine.stage(*artifact)
-        engine.commit(artifact.header.version, audit=False)
-    fresh = HfEngine()
-    fresh.load(*run.snapshot())
-    assert draw_all(engine, lease) == draw_all(fresh, lease)
-    assert draw_all(engine, lease) != before
-    assert draw_all(engine, lease, temperature=1e-3) == draw_all(fresh, lease, temperature=1e-3)
-
-
-def test_versions_may_be_staged_ahead_and_committed_at_once(engine, run):
-    first, second, third = run.delta(), run.delta(), run.delta()
-    engine.stage(*first)
-    engine.stage(*second)
-    engine.commit(first.header.version, audit=True)
-    engine.stage(*third)
-    outcome = engine.commit(third.header.version, audit=True)
-    assert outcome.digest == run.digest == engine.audit().digest
-
-
-def test_a_staged_snapshot_is_committed_whole(engine, run):
-    run.delta()
-    snapshot = run.snapshot()
-    engine.stage(*snapshot)
-    outcome = engine.commit(snapshot.header.version, audit=True)
-    assert outcome.digest == run.digest == engine.audit().digest
-    delta = run.delta()
-    engine.stage(*delta)
-    assert engine.commit(delta.header.version, audit=True).digest == run.digest
 
 
 @pytest.mark.parametrize("kind", ["delta", "snapshot"])

@@ -14,17 +14,9 @@ from aurora_p2p.engine.names import DEVICES, rate_of
 from aurora_p2p.engine.simulated import SimulatedEngine
 from aurora_p2p.errors import CheckpointError, DigestMismatch, StoreError, UsageError, WireError
 from aurora_p2p.types import StateDigest, Version
+from tests.engine.drawing import draw_all
 
 FAST = 1e6
-
-
-def draw_all(engine, lease, count=12, **options):
-    sampling, samples, prompts = lease
-    steps = list(engine.generate(sampling(**options), prompts, samples(count), threading.Event()))
-    finished = {one.index: one for step in steps for one in step.finished}
-    assert sorted(finished) == list(range(count))
-    assert sum(step.tokens for step in steps) == sum(len(one.tokens) for one in finished.values())
-    return finished
 
 
 @pytest.fixture
@@ -34,52 +26,11 @@ def engine(run):
     return engine
 
 
-def test_after_staged_deltas_the_served_digest_is_the_publishers(engine, run):
-    for _ in range(4):
-        artifact = run.delta()
-        staged = engine.stage(*artifact)
-        committed = engine.commit(artifact.header.version, audit=True)
-        assert (staged.digest, committed.digest) == (run.digest, run.digest)
-        assert committed.audited
-        assert committed.changed == staged.changed > 0
-    assert engine.audit().digest == run.digest
-
-
-def test_samples_after_commits_equal_those_of_a_fresh_engine_and_differ_from_those_before(engine, run, lease):
-    before = draw_all(engine, lease)
-    for _ in range(3):
-        artifact = run.delta(share=0.3)
-        engine.stage(*artifact)
-        engine.commit(artifact.header.version, audit=False)
-    fresh = SimulatedEngine(FAST)
-    fresh.load(*run.snapshot())
-    assert draw_all(engine, lease) == draw_all(fresh, lease) != before
-
-
-def test_versions_may_be_staged_ahead_and_committed_at_once(engine, run):
-    first, second, third = run.delta(), run.delta(), run.delta()
-    engine.stage(*first)
-    engine.stage(*second)
-    engine.commit(first.header.version, audit=True)
-    engine.stage(*third)
-    assert engine.commit(third.header.version, audit=True).digest == run.digest == engine.audit().digest
-
-
-def test_a_staged_snapshot_is_committed_whole(engine, run):
-    run.delta()
-    snapshot = run.snapshot()
-    engine.stage(*snapshot)
-    assert engine.commit(snapshot.header.version, audit=True).digest == run.digest
-    delta = run.delta()
-    engine.stage(*delta)
-    assert engine.commit(delta.header.version, audit=True).digest == run.digest
-
-
 def test_a_commit_whose_audit_fails_is_undone(engine, run):
     base, first, second = run.digest, run.delta(), run.delta()
     engine.stage(*first)
     engine.stage(*second)
-    held = engine._held
+    held = engine._weights
     changed = {held.specs[change.tensor].name for one in held._pending for change in one.content.changes}
     touched = next(name for name in changed if held._bits[name].size > 100)
     positions = {int(p) for one in held._pending for change in one.content.changes for p in change.positions}
