@@ -5,15 +5,10 @@
 
 from __future__ import annotations
 
-import copy
-import sys
-from pathlib import Path
-
 from aurora_p2p.host.screen import plain_line, render_screen
 from aurora_p2p.host.why import why
-from aurora_p2p.local.screen.driver import frame_lines
+from tests.gallery import Gallery
 
-FOLDER = Path(__file__).with_suffix("")
 SIZES = ((40, 30), (80, 40), (120, 36), (200, 40))
 ALICE = "12D3KooWAliceAliceAliceAliceAliceAliceAliceAlicealic"
 BOB = "12D3KooWBobBobBobBobBobBobBobBobBobBobBobBobBobbobb"
@@ -263,26 +258,7 @@ def hostile():
 STATES = (starting, generating, behind, publishing, without_trainer, paused, disk_full, hostile)
 
 
-def shown(state) -> str:
-    """The text file of one state: every size, the plain line, and the answer to `why`."""
-    status = state()
-    before = copy.deepcopy(status)
-    parts = []
-    for width, height in SIZES:
-        lines = frame_lines(render_screen(status, width, height), width, height, colour=False)
-        parts += [f"==== {width} x {height}", *(line.rstrip() for line in lines)]
-    parts += ["==== plain", plain_line(status), "==== why", *why(status), ""]
-    assert status == before, "a render must not change its snapshot"
-    return "\n".join(parts)
-
-
-def file_of(state) -> Path:
-    return FOLDER / f"{state.__name__}.txt"
-
+GALLERY = Gallery("tests.host.screens", STATES, SIZES, render_screen, plain_line, why)
 
 if __name__ == "__main__":
-    if sys.argv[1:] != ["--write"]:
-        raise SystemExit("usage: python -m tests.host.screens --write")
-    FOLDER.mkdir(exist_ok=True)
-    for each in STATES:
-        file_of(each).write_text(shown(each), encoding="utf-8")
+    GALLERY.write()

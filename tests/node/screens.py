@@ -5,15 +5,10 @@
 
 from __future__ import annotations
 
-import copy
-import sys
-from pathlib import Path
-
 from aurora_node.screen import plain_line, render_screen
 from aurora_node.why import why
-from aurora_p2p.local.screen.driver import frame_lines
+from tests.gallery import Gallery
 
-FOLDER = Path(__file__).with_suffix("")
 SIZES = ((40, 24), (80, 30), (120, 30), (200, 36))
 HOST = "12D3KooWHostHostHostHostHostHostHostHostHostHosthost"
 ALICE = "12D3KooWAliceAliceAliceAliceAliceAliceAliceAlicealic"
@@ -260,25 +255,7 @@ def hostile():
 STATES = (starting, fetching, generating, idle, paused, banned, disk_full, hostile)
 
 
-def shown(state) -> str:
-    """The text file of one state: every size, the plain line, and the answer to `why`."""
-    status = state()
-    before = copy.deepcopy(status)
-    parts = []
-    for width, height in SIZES:
-        lines = frame_lines(render_screen(status, width, height), width, height, colour=False)
-        parts += [f"==== {width} x {height}", *(line.rstrip() for line in lines)]
-    parts += ["==== plain", plain_line(status), "==== why", *why(status), ""]
-    assert status == before, "a render must not change its snapshot"
-    return "\n".join(parts)
-
-
-def file_of(state) -> Path:
-    return FOLDER / f"{state.__name__}.txt"
-
+GALLERY = Gallery("tests.node.screens", STATES, SIZES, render_screen, plain_line, why)
 
 if __name__ == "__main__":
-    if sys.argv[1:] != ["--write"]:
-        raise SystemExit("usage: python -m tests.node.screens --write")
-    for each in STATES:
-        file_of(each).write_text(shown(each), encoding="utf-8")
+    GALLERY.write()

@@ -1,50 +1,36 @@
 """A node's screen: what it shows of each state, at any size, whatever peers call themselves."""
 
 import copy
-import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from aurora_node.screen import plain_line, render_screen
+from aurora_node.screen import plain_line
 from aurora_node.status import render_status
 from aurora_node.why import why
-from aurora_p2p.local.screen.driver import frame_lines
 from tests.node.parts import snapshot_of
-from tests.node.screens import STATES, file_of, generating, shown, starting
+from tests.node.screens import GALLERY, STATES, generating, starting
 
-
-def drawn(status, width, height):
-    return frame_lines(render_screen(status, width, height), width, height, colour=False)
+drawn = GALLERY.drawn
 
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
 def test_each_state_looks_as_it_was_agreed(state):
     """After a change that is meant: python -m tests.node.screens --write, and look at the difference."""
-    assert shown(state) == file_of(state).read_text(encoding="utf-8")
-
-
-def test_every_file_of_a_screen_belongs_to_a_state():
-    assert {path.name for path in file_of(starting).parent.glob("*.txt")} == {f"{s.__name__}.txt" for s in STATES}
+    GALLERY.check_looks(state)
 
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
 @pytest.mark.parametrize("width", [40, 57, 80, 109, 110, 133, 200])
 def test_a_screen_is_exactly_as_large_as_the_terminal(state, width):
-    for height in (10, 24, 61):
-        lines = drawn(state(), width, height)
-        assert len(lines) == height
-        assert max(cell_len(text) for text in lines) <= width
+    GALLERY.check_size(state, width)
 
 
-def test_colour_adds_nothing_but_colour():
-    for state in STATES:
-        coloured = frame_lines(render_screen(state(), 120, 40), 120, 40)
-        assert [re.sub(r"\x1b\[[0-9;]*m", "", text).rstrip() for text in coloured] == [
-            text.rstrip() for text in drawn(state(), 120, 40)
-        ]
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+def test_colour_adds_nothing_but_colour(state):
+    GALLERY.check_colour(state)
 
 
 # ---- any status of the right shape
