@@ -4,7 +4,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: setup demo test check bench format lock clean
+.PHONY: setup demo test check bench docs format lock clean
 
 setup: .setup-stamp
 
@@ -26,6 +26,12 @@ check: setup  ## the inner loop: format, lint, import rules, types, fast tests
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(ARGS)
+
+docs: setup  ## render from the code what the documents and the vectors quote of it
+	$(BIN)/python -m tests.docs.wire_blocks
+	$(BIN)/python -m tests.docs.reference
+	$(BIN)/python -m tests.docs.benchmarks
+	$(BIN)/python -m tests.vectors.generate
 
 bench: setup  ## size, speed and exactness of the delta codec (ARGS=--quick: in a minute)
 	$(BIN)/python -m benchmarks.codec $(ARGS)
