@@ -14,7 +14,7 @@ from typing import Any
 from aurora_p2p.artifact.manifest import Manifest
 from aurora_p2p.net.rates import Rates
 from aurora_p2p.swarm import events as ev
-from aurora_p2p.types import ArtifactId, PeerId
+from aurora_p2p.types import ArtifactId, PeerId, Version
 
 SHOWN_ARTIFACTS = 32
 """Newest ones in a status."""
@@ -32,7 +32,7 @@ class Link:
 
 @dataclass(slots=True)
 class Passage:
-    """One artifact's way through this process. ours: first published by this process."""
+    """One artifact's way through this process. ours: this process published it, and it was the first of its version."""
 
     manifest: Manifest
     ours: bool = False
@@ -72,6 +72,8 @@ class Traffic:
         self._totals = {"sent_bytes": 0, "received_bytes": 0}
         self._segments = {"origin": 0, "peers": 0, "sent": 0}
         self._published = {"sent_bytes": 0, "artifact_bytes": 0}
+        self._highest = Version(-1)
+        """Of what was published or restored: another artifact of such a version is for those behind, not a new copy."""
         self._refused: Counter[str] = Counter()
 
     def happened(self, event: ev.Event) -> None:
@@ -84,13 +86,16 @@ class Traffic:
             case ev.SegmentOut():
                 self._sent_out(event)
             case ev.Publish(manifest):
-                self._passages[manifest.artifact] = Passage(manifest, ours=True)
+                first = manifest.header.version > self._highest
+                self._highest = max(manifest.header.version, self._highest)
+                self._passages[manifest.artifact] = Passage(manifest, ours=first)
             case ev.Restored(manifest):
+                self._highest = max(manifest.header.version, self._highest)
                 self._passages[manifest.artifact] = Passage(manifest)
             case ev.Finished(artifact):
-                manifest_or_none = self.manifest_of(artifact)
-                if manifest_or_none is not None and manifest_or_none.final is not None:
-                    self._published["artifact_bytes"] += manifest_or_none.final.length
+                passage = self._passages.get(artifact)
+                if passage is not None and passage.ours and passage.manifest.final is not None:
+                    self._published["artifact_bytes"] += passage.manifest.final.length
             case ev.Retire(artifact):
                 self.forget(artifact)
             case ev.TrustChanged():
@@ -147,7 +152,7 @@ class Traffic:
     def snapshot(self, have: Callable[[ArtifactId], int]) -> dict[str, Any]:
         """Plain values (JSON). have: the number of segments held of an artifact.
 
-        published: payload bytes sent of artifacts first published by this process, and the length of those finished;
+        published: payload bytes sent of artifacts that are `ours`, and the length of those finished;
         their quotient is the number of origin copies.
         """
         newest = sorted(self._passages.values(), key=lambda passage: -passage.manifest.header.seq)[:SHOWN_ARTIFACTS]
