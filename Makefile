@@ -12,7 +12,7 @@ setup: .setup-stamp
 	PYTHON=$(PYTHON) scripts/setup
 	touch $@
 
-demo: setup  ## train a policy over a swarm of daemons on this machine (4 minutes)
+demo: setup  ## train a policy over a swarm of daemons on this machine (3 minutes)
 	$(BIN)/aurora-host demo $(ARGS)
 
 test: setup  ## everything a machine without a GPU can run

@@ -28,7 +28,7 @@ examples:
   aurora-host run                prints the swarm id and a ticket for `aurora-node join`
   aurora-host why                what the run waits for, and what to do
   aurora-host status --json      nodes, versions, leases, refusals, for scripts
-  aurora-host demo               a swarm, a trainer and three nodes on this machine, measured (4 minutes)
+  aurora-host demo               a swarm, a trainer and three nodes on this machine, measured (3 minutes)
 
 Keys and settings live in the home folder; run.toml there documents every setting. Keep root.key offline after `init`.
 `aurora-host COMMAND --help` explains each command.
