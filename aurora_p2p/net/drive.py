@@ -163,6 +163,7 @@ class ExchangeDriver:
             "disk_paused": self._resume_at < float("inf") or self._fetch_held,
             "banned": {peer: round(until - now, 1) for peer, until in self._gate.bans.items()},
             "handshakes_refused": dict(self._handshakes_refused),
+            "bulk_pid": self._plane.pid,
             "restarts": self._plane.restarts,
         }
 

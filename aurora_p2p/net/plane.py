@@ -31,6 +31,8 @@ class DataPlane:
         self.listening = trio.Event()
         """Set once the first child listens; `start.listen_port` is its port then."""
         self._log = log
+        self.pid = 0
+        """Of the child; 0 while there is none."""
 
     def set_rates(self, up_rate: int, down_rate: int) -> None:
         self.start = msgspec.structs.replace(self.start, up_rate=up_rate, down_rate=down_rate)
@@ -48,11 +50,13 @@ class DataPlane:
             async with open_child(MODULE, BulkEvent, log=self._log, limits=self._limits) as child:  # type: ignore[arg-type]
                 await self._begin(child)
                 self.commands.clear()
+                self.pid = child.pid
                 begun()
                 self.listening.set()
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, child, nursery.cancel_scope)
                     nursery.start_soon(self._read, child, arrived, nursery.cancel_scope)
+            self.pid = 0
             self.restarts += 1
             lost()
             await trio.sleep(RESTART_SECONDS)

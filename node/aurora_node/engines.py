@@ -108,25 +108,25 @@ class Engines:
 
     async def _one_engine(self) -> None:
         config = self._config
-        async with open_engine(
-            engine=config.engine,
-            device=device_of(config.device),
-            threads=config.threads or max((os.cpu_count() or 2) - 1, 1),
-            max_batch=config.max_batch,
-            limits=engine_limits(config),
-            log=self._log,
-        ) as engine:
-            self._weights.attach(engine)
-            self._pid = engine.pid
-            try:
+        try:
+            async with open_engine(
+                engine=config.engine,
+                device=device_of(config.device),
+                threads=config.threads or max((os.cpu_count() or 2) - 1, 1),
+                max_batch=config.max_batch,
+                limits=engine_limits(config),
+                log=self._log,
+            ) as engine:
+                self._weights.attach(engine)
+                self._pid = engine.pid
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._weights.run, engine)
                     nursery.start_soon(self._watch_memory, engine)
                     if not self._unload:
                         await self._worker.run(engine)
                     nursery.cancel_scope.cancel()
-            finally:
-                self._pid = 0
+        finally:
+            self._pid = 0  # the process is gone, and its memory with it
 
     async def _watch_memory(self, engine: EngineClient) -> None:
         """End an engine that takes more than its owner allows. Raises ChildError."""

@@ -100,6 +100,7 @@ def starting():
             "disk_paused": False,
             "banned": {},
             "handshakes_refused": {},
+            "bulk_pid": 4243,
             "restarts": 0,
         },
         "nodes": [],
