@@ -222,7 +222,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description="A soak: does anything grow?")
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--pause", type=float, default=0.35, help="seconds that the trainer rests between versions")
+    parser.add_argument("--pause", type=float, default=0.2, help="seconds that the trainer rests between versions")
     parser.add_argument("--churn", action="store_true", help="a node joins and leaves all the time")
     parser.add_argument("--warm-up", type=float, default=WARM_UP_SECONDS, help="seconds")
     parser.add_argument("--window", type=float, default=WINDOW_SECONDS, help="seconds that a median is taken of")

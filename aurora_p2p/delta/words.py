@@ -76,6 +76,18 @@ def at_least(_context: Any, lanes: Any, floors: Any) -> Any:
 
 
 @intrinsic
+def passed(_context: Any, counts: Any, above: Any, rank: Any) -> Any:
+    """How many i of 64 have counts[i] - above[i] <= rank: uint16 at two addresses, differences and rank below 2**15."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        lanes = builder.sub(*(_load_lanes(builder, address) for address in arguments[:2]))
+        bound = _splat(builder, builder.trunc(arguments[2], _I16))
+        return builder.ctpop(builder.bitcast(builder.icmp_signed("<=", lanes, bound), _I64))
+
+    return types.uint64(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
 def ones(_context: Any, word: Any) -> Any:
     """Number of set bits of a uint64."""
     return types.uint64(types.uint64), lambda context, builder, signature, arguments: builder.ctpop(arguments[0])

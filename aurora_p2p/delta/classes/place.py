@@ -1,6 +1,8 @@
-"""Ranks in classes -> elements of the block: one pass over the base, 64 elements at a time.
+"""Ranks in classes -> elements of the block: one pass over the base.
 
-The base's own exponents say which class each element is in, so the n-th element of a class is found by counting.
+The base's own exponents say which class each element is in, so the n-th element of a class is found by counting: first
+how many of each class lie up to the end of each chunk of 64 elements, then, per change, how many chunks that is past.
+Neither step has a branch that depends on where the changes are.
 """
 
 from __future__ import annotations
@@ -13,14 +15,29 @@ from aurora_p2p.delta.classes.pack import SCALED
 from aurora_p2p.delta.classes.scan import Halves, Places, Words, key
 from aurora_p2p.delta.classes.unpack import KIND, PARAMETER, START, Gaps, N, Steps
 from aurora_p2p.delta.jit import inlined, kernel
-from aurora_p2p.delta.words import AHEAD_BYTES, at_least, deposit, load16, lowest, ones, prefetch
+from aurora_p2p.delta.words import (
+    AHEAD_BYTES,
+    at_least,
+    deposit,
+    load16,
+    load64,
+    lowest,
+    ones,
+    passed,
+    prefetch,
+    store16,
+    store64,
+)
 
 AHEAD, AT, STOP, CURSOR = 0, 1, 2, 3
 """Rows of `state`, int64[4, 8]: elements of each class before its next change, that change's index, where the class
 ends, and the next bit of its SCALED magnitudes."""
+CHUNKS = 64
+"""Chunks of 64 elements that are counted before their changes are placed: 8 KiB of the base, which stay in L1."""
+REACH = 64 * CHUNKS
+COUNTS = CHUNKS + 2
+"""Counts of one class, behind a 0; not a power of two, or all classes would meet in the same cache sets."""
 _NEVER = 1 << 40
-_1, _2, _3, _4, _5, _6, _7 = (np.uint64(bit) for bit in range(1, 8))
-_63 = np.uint64(63)
 _LOW16 = np.uint64(0xFFFF)
 
 State = npt.NDArray[np.int64]
@@ -57,70 +74,124 @@ def place(
     """The changes in one span of a block; returns how many, -1 for malformed bytes.
 
     base: address of the span's uint16; span: its first element in the block and its length, a multiple of 64;
-    payload: address and bytes. where, old, new: places in the block, patterns before and after. Within 64 elements
+    payload: address and bytes. where, old, new: places in the block, patterns before and after. Within REACH elements
     changes come class by class.
     """
     first, length = span
-    a0, a1, a2, a3 = state[AHEAD, 0], state[AHEAD, 1], state[AHEAD, 2], state[AHEAD, 3]
-    a4, a5, a6, a7 = state[AHEAD, 4], state[AHEAD, 5], state[AHEAD, 6], state[AHEAD, 7]
-    masks = np.zeros(9, np.uint64)
-    masks[0] = ~np.uint64(0)
+    mask_rows, count_rows = np.zeros(9 * CHUNKS, np.uint64), np.zeros(9 * COUNTS, np.uint16)
+    mask_rows[:CHUNKS] = ~np.uint64(0)
+    masks, counts = np.int64(mask_rows.ctypes.data), np.int64(count_rows.ctypes.data) + 2
     found = np.uint64(0)
-    for at in range(0, 2 * length, 128):
-        prefetch(base + at + AHEAD_BYTES)
-        prefetch(base + at + AHEAD_BYTES + 64)
-        t1, t2, t3, t4, t5, t6, t7 = at_least(base + at, floors)
-        n1, n2, n3, n4 = np.int64(ones(t1)), np.int64(ones(t2)), np.int64(ones(t3)), np.int64(ones(t4))
-        n5, n6, n7 = np.int64(ones(t5)), np.int64(ones(t6)), np.int64(ones(t7))
-        a0, a1, a2, a3 = a0 - 64 + n1, a1 - n1 + n2, a2 - n2 + n3, a3 - n3 + n4
-        a4, a5, a6, a7 = a4 - n4 + n5, a5 - n5 + n6, a6 - n6 + n7, a7 - n7
-        if (a0 | a1 | a2 | a3 | a4 | a5 | a6 | a7) < 0:
-            masks[1], masks[2], masks[3], masks[4], masks[5], masks[6], masks[7] = t1, t2, t3, t4, t5, t6, t7
-            state[AHEAD, 0], state[AHEAD, 1], state[AHEAD, 2], state[AHEAD, 3] = a0, a1, a2, a3
-            state[AHEAD, 4], state[AHEAD, 5], state[AHEAD, 6], state[AHEAD, 7] = a4, a5, a6, a7
-            hit = (np.uint64(a0) >> _63) | (np.uint64(a1) >> _63) << _1 | (np.uint64(a2) >> _63) << _2
-            hit |= (np.uint64(a3) >> _63) << _3 | (np.uint64(a4) >> _63) << _4 | (np.uint64(a5) >> _63) << _5
-            hit |= (np.uint64(a6) >> _63) << _6 | (np.uint64(a7) >> _63) << _7
-            while hit:
-                group = lowest(hit)
-                hit &= hit - _1
-                mask = masks[group] & ~masks[group + np.uint64(1)]
-                size = np.int64(ones(mask))
-                ahead, index = state[AHEAD, group] + size, np.uint64(state[AT, group])
-                stop = np.uint64(state[STOP, group])
+    for start in range(0, length, REACH):
+        _count(base + 2 * start, min(CHUNKS, (length - start) // 64), floors, masks, counts)
+        for group in range(8):
+            row = (counts + 2 * COUNTS * group, masks + 8 * CHUNKS * group)
+            size = np.int64(load16(row[0] + 2 * CHUNKS - 2) - load16(row[0] + 2 * COUNTS + 2 * CHUNKS - 2))
+            ahead = state[AHEAD, group]
+            if ahead < size:
+                index, stop = np.uint64(state[AT, group]), np.uint64(state[STOP, group])
                 scaled = heads[group, KIND] == np.uint64(SCALED)
-                while ahead < size:
-                    lane = lowest(deposit(np.uint64(1) << np.uint64(ahead), mask))
-                    here = at + np.int64(lane << np.uint64(1))
-                    bits, step = load16(base + here), np.int64(steps[index])
-                    if scaled:
-                        larger = _scaled(payload, state, group, np.int64(heads[group, PARAMETER]), bits)
-                        if larger < 0:
-                            return -1
-                        step *= larger
-                    where[found] = first + (here >> 1)
-                    old[found] = np.uint16(bits)
-                    new[found] = np.uint16(key((key(bits) + np.uint64(step)) & _LOW16))
+                cursor, scale = np.uint64(state[CURSOR, group]), np.int64(heads[group, PARAMETER])
+                while ahead < size and not scaled:  # two loops, so that neither asks which one it is at every change
+                    at = start + _find(row, ahead)
+                    bits, step = load16(base + 2 * at), np.int64(steps[index])
+                    where[found], old[found], new[found] = first + at, np.uint16(bits), _moved(bits, step)
                     found += np.uint64(1)
                     index += np.uint64(1)
                     ahead += 1 + np.int64(gaps[index]) if index < stop else _NEVER
-                state[AT, group], state[AHEAD, group] = np.int64(index), ahead - size
-            a0, a1, a2, a3 = state[AHEAD, 0], state[AHEAD, 1], state[AHEAD, 2], state[AHEAD, 3]
-            a4, a5, a6, a7 = state[AHEAD, 4], state[AHEAD, 5], state[AHEAD, 6], state[AHEAD, 7]
-    state[AHEAD, 0], state[AHEAD, 1], state[AHEAD, 2], state[AHEAD, 3] = a0, a1, a2, a3
-    state[AHEAD, 4], state[AHEAD, 5], state[AHEAD, 6], state[AHEAD, 7] = a4, a5, a6, a7
+                while ahead < size:
+                    at = start + _find(row, ahead)
+                    bits, step = load16(base + 2 * at), np.int64(steps[index])
+                    k = scaled_k(scale, (bits >> np.uint64(7)) & np.uint64(0xFF))
+                    larger, cursor = take(payload[0], cursor, k, SIZE)
+                    if cursor > np.uint64(8 * payload[1]) or larger > np.uint64(32767):
+                        return -1
+                    step *= np.int64(larger) + 1
+                    where[found], old[found], new[found] = first + at, np.uint16(bits), _moved(bits, step)
+                    found += np.uint64(1)
+                    index += np.uint64(1)
+                    ahead += 1 + np.int64(gaps[index]) if index < stop else _NEVER
+                state[AT, group], state[CURSOR, group] = np.int64(index), np.int64(cursor)
+            state[AHEAD, group] = ahead - size
     return np.int64(found)
 
 
 @inlined
-def _scaled(payload: tuple[int, int], state: State, group: int, scale: int, bits: np.uint64) -> int:
-    """The next magnitude of a SCALED class; -1 when it is out of range or past the payload's end."""
-    k = scaled_k(scale, (bits >> np.uint64(7)) & np.uint64(0xFF))
-    size, at = take(payload[0], np.uint64(state[CURSOR, group]), k, SIZE)
-    state[CURSOR, group] = np.int64(at)
-    if at > np.uint64(8 * payload[1]) or size > np.uint64(32767):
-        return -1
-    return np.int64(size) + 1
+def _count(base: int, chunks: int, floors: int, masks: int, counts: int) -> None:
+    """Of up to CHUNKS chunks of 64 elements: which are in each class or a higher one, and how many so far.
+
+    masks: address of uint64[9, CHUNKS], whose first row is full and last row empty; counts: of uint16[9, COUNTS], one
+    behind a 0; its last row is 0. Missing chunks have no elements.
+    """
+    n1 = n2 = n3 = n4 = n5 = n6 = n7 = np.uint64(0)
+    for chunk in range(chunks):
+        lanes, mask, count = base + 128 * chunk, masks + 8 * chunk, counts + 2 * chunk
+        prefetch(lanes + AHEAD_BYTES)
+        prefetch(lanes + AHEAD_BYTES + 64)
+        t1, t2, t3, t4, t5, t6, t7 = at_least(lanes, floors)
+        _store_masks(mask, t1, t2, t3, t4, t5, t6, t7)
+        n1 += ones(t1)
+        n2 += ones(t2)
+        n3 += ones(t3)
+        n4 += ones(t4)
+        n5 += ones(t5)
+        n6 += ones(t6)
+        n7 += ones(t7)
+        _store_counts(count, np.uint64(64 * chunk + 64), n1, n2, n3, n4, n5, n6, n7)
+    for chunk in range(chunks, CHUNKS):
+        _store_counts(counts + 2 * chunk, np.uint64(64 * chunks), n1, n2, n3, n4, n5, n6, n7)
+
+
+@inlined
+def _store_masks(
+    at: int, t1: np.uint64, t2: np.uint64, t3: np.uint64, t4: np.uint64, t5: np.uint64, t6: np.uint64, t7: np.uint64
+) -> None:
+    row = 8 * CHUNKS
+    store64(at + row, t1)
+    store64(at + 2 * row, t2)
+    store64(at + 3 * row, t3)
+    store64(at + 4 * row, t4)
+    store64(at + 5 * row, t5)
+    store64(at + 6 * row, t6)
+    store64(at + 7 * row, t7)
+
+
+@inlined
+def _store_counts(
+    at: int,
+    n0: np.uint64,
+    n1: np.uint64,
+    n2: np.uint64,
+    n3: np.uint64,
+    n4: np.uint64,
+    n5: np.uint64,
+    n6: np.uint64,
+    n7: np.uint64,
+) -> None:
+    row = 2 * COUNTS
+    store16(at, n0)
+    store16(at + row, n1)
+    store16(at + 2 * row, n2)
+    store16(at + 3 * row, n3)
+    store16(at + 4 * row, n4)
+    store16(at + 5 * row, n5)
+    store16(at + 6 * row, n6)
+    store16(at + 7 * row, n7)
+
+
+@inlined
+def _find(row: tuple[int, int], rank: int) -> int:
+    """Where the element of this rank in its class is, among REACH. row: addresses of the class's counts and masks."""
+    counts, masks = row
+    chunk = np.int64(passed(counts, counts + 2 * COUNTS, rank))
+    before = load16(counts + 2 * chunk - 2) - load16(counts + 2 * COUNTS + 2 * chunk - 2)
+    mask = load64(masks + 8 * chunk) & ~load64(masks + 8 * CHUNKS + 8 * chunk)
+    return (chunk << 6) + np.int64(lowest(deposit(np.uint64(1) << (np.uint64(rank) - before), mask)))
+
+
+@inlined
+def _moved(bits: np.uint64, step: int) -> np.uint16:
+    return np.uint16(key((key(bits) + np.uint64(step)) & _LOW16))
 
 
 @kernel
