@@ -1,5 +1,7 @@
 """The class coder: any change of any 16-bit pattern under any class map, and any bytes."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -153,3 +155,21 @@ def test_a_sample_teaches_nearly_the_same_map_as_everything() -> None:
         for classes in (learn(sampled([(base, new)])), learn([(base, new)]))
     ]
     assert sizes[0] <= 1.01 * sizes[1]
+
+
+def test_threads_that_decode_at_once_do_not_meet() -> None:
+    """Each has memory of its own: what the kernels count in must not be another thread's, or already given back."""
+    rng = np.random.default_rng(5)
+    pairs = []
+    for _ in range(4):
+        base = weights(rng, 30_000, "gaussian")
+        pairs.append((base, stepped(rng, base, 0.05, 0.1)))
+    maps_of = [learn([pair]) for pair in pairs]
+    coded = [block.encode(*pair, classes)[0] for pair, classes in zip(pairs, maps_of, strict=True)]
+
+    def comes_back(number: int) -> bool:
+        base, new = pairs[number]
+        return all(np.array_equal(restored(coded[number], base, maps_of[number]), new) for _ in range(20))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(comes_back, range(4)))

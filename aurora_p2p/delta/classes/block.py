@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from aurora_p2p.delta.classes.map import ClassMap
 from aurora_p2p.delta.classes.pack import SCALED, pack
-from aurora_p2p.delta.classes.place import at_end, begin, place
+from aurora_p2p.delta.classes.place import addresses_of, at_end, begin, new_tallies, place
 from aurora_p2p.delta.classes.scan import LIST, Halves, Places, Words, scan
 from aurora_p2p.delta.classes.unpack import KIND, PARAMETER, START, N, take_sizes, unpack
 from aurora_p2p.delta.tensors import BLOCK_ELEMENTS, Bits
@@ -42,6 +42,7 @@ class _Scratch(threading.local):
         self.gaps = np.empty(BLOCK_ELEMENTS, np.uint32)
         self.steps = np.empty(BLOCK_ELEMENTS, np.int32)
         self.state = np.empty((4, 8), np.int64)
+        self.tallies = new_tallies()
 
 
 _scratch = _Scratch()
@@ -178,6 +179,7 @@ def decode(payload: bytes, base: Bits, classes: ClassMap, offset: int = 0) -> Ch
             mine.gaps,
             mine.steps,
             mine.state,
+            addresses_of(mine.tallies),
             where[here],
             old[here],
             new[here],

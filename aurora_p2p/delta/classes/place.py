@@ -41,6 +41,20 @@ _NEVER = 1 << 40
 _LOW16 = np.uint64(0xFFFF)
 
 State = npt.NDArray[np.int64]
+Tallies = tuple[Words, Halves]
+
+
+def new_tallies() -> Tallies:
+    """Memory for what is counted of REACH elements: masks uint64[9, CHUNKS], counts uint16[9, COUNTS]."""
+    masks, counts = np.zeros(9 * CHUNKS, np.uint64), np.zeros(9 * COUNTS, np.uint16)
+    masks[:CHUNKS] = ~np.uint64(0)
+    return masks, counts
+
+
+def addresses_of(tallies: Tallies) -> tuple[int, int]:
+    """Of the masks, and of the counts behind the 0. A kernel given addresses does not keep the arrays alive."""
+    masks, counts = tallies
+    return masks.ctypes.data, counts.ctypes.data + counts.itemsize
 
 
 @kernel
@@ -67,6 +81,7 @@ def place(
     gaps: Gaps,
     steps: Steps,
     state: State,
+    tallies: tuple[int, int],
     where: Places,
     old: Halves,
     new: Halves,
@@ -74,13 +89,10 @@ def place(
     """The changes in one span of a block; returns how many, -1 for malformed bytes.
 
     base: address of the span's uint16; span: its first element in the block and its length, a multiple of 64;
-    payload: address and bytes. where, old, new: places in the block, patterns before and after. Within REACH elements
-    changes come class by class.
+    payload: address and bytes; tallies: addresses_of its memory. where, old, new: places in the block, patterns before
+    and after. Within REACH elements changes come class by class.
     """
-    first, length = span
-    mask_rows, count_rows = np.zeros(9 * CHUNKS, np.uint64), np.zeros(9 * COUNTS, np.uint16)
-    mask_rows[:CHUNKS] = ~np.uint64(0)
-    masks, counts = np.int64(mask_rows.ctypes.data), np.int64(count_rows.ctypes.data) + 2
+    (first, length), (masks, counts) = span, tallies
     found = np.uint64(0)
     for start in range(0, length, REACH):
         _count(base + 2 * start, min(CHUNKS, (length - start) // 64), floors, masks, counts)
