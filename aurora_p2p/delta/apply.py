@@ -10,8 +10,9 @@ that was interrupted half-way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from aurora_p2p.delta.block import BlockReader, Change, RawBlock
 from aurora_p2p.delta.classes.map import ONE_CLASS, ClassMap
@@ -21,6 +22,9 @@ from aurora_p2p.delta.tensors import Bits, Coverage, bits_of
 from aurora_p2p.delta.touch import equal_at, write_at
 from aurora_p2p.errors import DigestMismatch, ShapeError, WireError
 from aurora_p2p.types import StateDigest, TensorSpec
+
+Decode: TypeAlias = Callable[[RawBlock, TensorSpec], Change]
+"""What a block of that tensor changes. Raises WireError, ShapeError."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,10 +62,26 @@ def stage(
     Raises WireError for malformed bytes or two blocks over one element, DigestMismatch when the result is not
     `expected`, ShapeError when base does not fit specs. Never writes to base.
     """
+    return stage_with(decoder(specs, base, classes), specs, chunks, base_digest, expected)
+
+
+def decoder(specs: Sequence[TensorSpec], base: Mapping[str, Bits], classes: ClassMap) -> Decode:
+    """Decodes against arrays in host memory. Raises ShapeError when base does not fit specs."""
     tensors = {spec.name: bits_of(spec, base) for spec in specs}
+    return lambda block, spec: decode_block(block, spec, tensors[spec.name], classes)
+
+
+def stage_with(
+    decode: Decode,
+    specs: Sequence[TensorSpec],
+    chunks: Iterable[bytes],
+    base_digest: StateDigest,
+    expected: StateDigest,
+) -> Staged:
+    """`stage` wherever the base is: `decode` knows. Raises like it."""
     digest, coverage, changes, changed = RunningDigest(base_digest), Coverage(), [], 0
     for spec, block in read_blocks(specs, chunks):
-        change = decode_block(block, spec, tensors[spec.name], classes)
+        change = decode(block, spec)
         coverage.claim(block.tensor, block.offset, block.length)
         if change.positions.size:
             digest.change(spec, change.positions, change.old, change.new)

@@ -1,36 +1,63 @@
-"""The codec where the tensors are: extraction, digest and apply as torch operations on any device.
+"""The codec where the tensors are: digests, decoding and applying as torch operations on any device.
 
-Bit-identical to the CPU path: the same bytes, the same changes, the same digest. A tensor leaves its device only as its
-changed elements (rank, class, step) or, in blocks that travel whole, as the bytes of the artifact. Tensors are taken as
-integers of their item's size; the work on one block needs at most DEVICE_BYTES beside them, on the device.
+Bit-identical to the CPU path: the same bytes, the same changes, the same digest. Tensors are taken as integers of their
+item's size (`integers`, `flat_bits`). What leaves a device passes `Crossing.off`, which counts it: changed elements and
+numbers about them, and blocks that travel whole. device_encode.py is the publisher's half.
+
+Memory beside the tensors, on the device: DEVICE_BYTES.
 
 No Triton kernels: torch's own operations are all there is, so that every device torch knows can do it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from aurora_p2p.delta import gaps
-from aurora_p2p.delta.block import CLASSES, ULP, Change, RawBlock, check_block, frame
-from aurora_p2p.delta.classes.block import Listed, decode_listed, encode_listed, scaled_sizes
+from aurora_p2p.delta.block import CLASSES, Change, RawBlock, check_block
+from aurora_p2p.delta.classes.block import decode_listed, scaled_sizes
 from aurora_p2p.delta.classes.map import ONE_CLASS, ClassMap
-from aurora_p2p.delta.coding import cheapest, decode_block
+from aurora_p2p.delta.coding import decode_block
 from aurora_p2p.delta.digest import LANES, ROW, keys, weights
-from aurora_p2p.delta.tensors import Bits, blocks, tensor_id
+from aurora_p2p.delta.tensors import Bits, tensor_id
 from aurora_p2p.errors import ShapeError, WireError
-from aurora_p2p.types import TensorSpec
+from aurora_p2p.types import DTYPES, TensorSpec
 
-DEVICE_BYTES = 32 << 20
-"""A block of 2**19 elements as int32, its class bytes, classes, one class's counts and an index of it: 30 MiB."""
+DEVICE_BYTES = 192 << 20
+"""No operation here or in device_encode.py takes more beside the tensors. The most is what encoding eight blocks takes
+in which everything changed (168 MiB measured); where one element in a hundred did, it is 57."""
 DIGEST_ELEMENTS = 1 << 21
-"""Elements widened to int64 at a time, four products of them summed: 32 MiB."""
+"""Elements widened to int64 at a time, four products of them summed: 48 MiB measured."""
+WRITE_CHANGES = 1 << 21
+"""Changes written at a time: 56 MiB for the places as they come and as int64, 16-bit values, and what is found."""
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Crossing:
+    """The one way off a device. bytes_off_device: what has taken it, sizes of results aside."""
+
+    def __init__(self) -> None:
+        self.bytes_off_device = 0
+
+    def off(self, tensor: Tensor) -> npt.NDArray[Any]:
+        """The tensor's elements in host memory; of a tensor on the CPU, its own memory."""
+        self.bytes_off_device += tensor.numel() * tensor.element_size()
+        return tensor.detach().cpu().numpy()
+
+    def bits(self, tensor: Tensor) -> Bits:
+        """The same for `integers`, as Bits."""
+        array: Bits = self.off(tensor)
+        return array.view(np.dtype(f"u{array.itemsize}"))
+
+    def true(self, condition: Tensor) -> bool:
+        """A condition of one element."""
+        return bool(self.off(condition))
 
 
 def integers(tensor: Tensor) -> Tensor:
@@ -40,7 +67,22 @@ def integers(tensor: Tensor) -> Tensor:
     return tensor.detach().reshape(-1).view(INTEGERS[tensor.element_size()])
 
 
-def digest_lanes(spec: TensorSpec, bits: Tensor) -> list[int]:
+def flat_bits(spec: TensorSpec, tensors: Mapping[str, Tensor]) -> Tensor:
+    """`tensors.bits_of` for tensors: `integers` of the one that the spec names, made contiguous where it is not.
+
+    Raises ShapeError when it is absent or is not what the spec says.
+    """
+    tensor = tensors.get(spec.name)
+    if tensor is None:
+        raise ShapeError(f"the checkpoint lacks the tensor {spec.name!r}")
+    if tensor.numel() != spec.elements or tensor.element_size() != DTYPES[spec.dtype]:
+        raise ShapeError(
+            f"{spec.name!r} is {tensor.dtype}{list(tensor.shape)}, not {spec.elements} elements of {spec.dtype}"
+        )
+    return integers(tensor.detach().contiguous())
+
+
+def digest_lanes(spec: TensorSpec, bits: Tensor, crossing: Crossing | None = None) -> list[int]:
     """What all elements of a tensor add to the state digest's lanes; for RunningDigest.add_lanes. bits: `integers`."""
     if bits.element_size() == 8:
         bits = bits.view(torch.int32)
@@ -55,51 +97,10 @@ def digest_lanes(spec: TensorSpec, bits: Tensor) -> list[int]:
         weight = torch.from_numpy(weights(tensor_id(spec), numbers).view(np.int64)).to(bits.device)
         for lane in range(LANES):
             lanes[lane] += ((part * table[lane]).sum(dim=1) * weight[lane]).sum()
-    return [int(lane) for lane in lanes.cpu()]
+    return [int(lane) for lane in (crossing or Crossing()).off(lanes)]
 
 
-# ---- encoding
-
-
-def encode_tensor(
-    tensor: int, base: Tensor, new: Tensor, classes: ClassMap = ONE_CLASS
-) -> Iterator[tuple[bytes, Change]]:
-    """`coding.encode_block` for every block of a tensor. base, new: `integers` of the same tensor, on one device."""
-    if base.shape != new.shape or base.dtype != new.dtype or base.device != new.device:
-        raise ShapeError(f"{base.dtype}{list(base.shape)} cannot become {new.dtype}{list(new.shape)}")
-    for offset, length in blocks(base.numel()):
-        yield _encode_block(tensor, offset, base[offset : offset + length], new[offset : offset + length], classes)
-
-
-def _encode_block(tensor: int, offset: int, base: Tensor, new: Tensor, classes: ClassMap) -> tuple[bytes, Change]:
-    where = torch.nonzero(base != new).reshape(-1)
-    change = Change(tensor, where.cpu().numpy() + offset, _numpy(base[where]), _numpy(new[where]))
-    if not where.numel():
-        return b"", change
-    inside = change.positions - offset
-    if base.element_size() == 2:
-        mode, payload = CLASSES, _class_payload(where, base, change, classes)
-    else:
-        mode, payload = ULP, gaps.encode(inside, change.old, change.new, ulp=True)
-    mode, payload = cheapest(mode, payload, change, offset, lambda: _numpy(new), new.numel() * new.element_size())
-    return frame(RawBlock(tensor, offset, new.numel(), mode, payload)), change
-
-
-def _class_payload(where: Tensor, base: Tensor, change: Change, classes: ClassMap) -> bytes:
-    group = _classes_of(base, classes)
-    mine = group[where]
-    ranks = torch.zeros_like(where)
-    for number in range(classes.classes):
-        here = mine == number
-        if bool(here.any()):
-            ranks[here] = torch.cumsum(group == number, dim=0, dtype=torch.int32)[where[here]].to(torch.int64) - 1
-    steps = _key(change.new) - _key(change.old)
-    byte = (change.old >> np.uint16(7)) & np.uint16(0xFF)
-    listed = [array.astype(np.uint64) for array in (ranks.cpu().numpy(), mine.cpu().numpy(), steps, byte)]
-    return encode_listed(listed[0], listed[1], listed[2], listed[3], classes)
-
-
-def _classes_of(bits: Tensor, classes: ClassMap) -> Tensor:
+def classes_of(bits: Tensor, classes: ClassMap) -> Tensor:
     """uint8[n]: the class of each element of an int16 tensor."""
     byte = ((bits >> 7) & 0xFF).to(torch.uint8)
     group = torch.zeros_like(byte)
@@ -108,79 +109,142 @@ def _classes_of(bits: Tensor, classes: ClassMap) -> Tensor:
     return group
 
 
-# ---- decoding and applying
+# ---- decoding
 
 
-def decode_on(block: RawBlock, spec: TensorSpec, base: Tensor, classes: ClassMap = ONE_CLASS) -> Change:
-    """`coding.decode_block` against a base on its device. base: `integers` of the whole tensor, never written.
+def decode_on(
+    block: RawBlock,
+    spec: TensorSpec,
+    before: Tensor,
+    classes: ClassMap = ONE_CLASS,
+    crossing: Crossing | None = None,
+) -> Change:
+    """`coding.decode_block` against a base on its device; the changes come in the order of their classes.
 
-    Raises WireError, ShapeError.
+    before: `integers` of the block's own elements, never written. Raises WireError, ShapeError.
     """
     check_block(block, spec)
-    if base.numel() != spec.elements:
-        raise ShapeError(f"the base of {spec.name!r} has {base.numel()} elements")
-    if block.mode != CLASSES or base.element_size() != 2:
-        return _decode_rest(block, spec, base, classes)
-    before = base[block.offset : block.offset + block.length]
-    listed = decode_listed(block.payload, block.length, classes)
-    group = _classes_of(before, classes)
-    places = [_places(group, one) for one in listed]
-    old = [_numpy(before[place]) for place in places]
-    bytes_of = {
-        one.group: ((bits >> np.uint16(7)) & np.uint16(0xFF)).astype(np.uint64)
-        for one, bits in zip(listed, old, strict=True)
-        if one.scale >= 0
-    }
-    sizes = scaled_sizes(block.payload, listed, bytes_of)
-    steps = [one.steps * sizes[one.group] if one.scale >= 0 else one.steps for one in listed]
-    new = [_key(_key(bits) + step.astype(np.uint16)) for bits, step in zip(old, steps, strict=True)]
-    if not listed:
-        return Change(block.tensor, np.empty(0, np.int64), np.empty(0, np.uint16), np.empty(0, np.uint16))
-    where = np.concatenate([place.cpu().numpy() for place in places]) + block.offset
-    return Change(block.tensor, where, np.concatenate(old), np.concatenate(new))
-
-
-def _places(group: Tensor, listed: Listed) -> Tensor:
-    """Where in the block the elements of these ranks in their class are. group: each element's. Raises WireError."""
-    members = torch.nonzero(group == listed.group).reshape(-1)
-    if int(listed.ranks[-1]) >= members.numel():
-        raise WireError("a class block does not fit its base")
-    return members[torch.from_numpy(listed.ranks).to(group.device)]
-
-
-def _decode_rest(block: RawBlock, spec: TensorSpec, base: Tensor, classes: ClassMap) -> Change:
-    """The modes that are rare: one block of the base comes to the CPU."""
-    span = slice(block.offset, block.offset + block.length)
+    if before.numel() != block.length or before.element_size() != DTYPES[spec.dtype]:
+        raise ShapeError(f"the base of a block of {spec.name!r} has {before.numel()} elements of {before.dtype}")
+    crossing = crossing or Crossing()
+    if block.mode == CLASSES and before.element_size() == 2:
+        return _decode_classes(block, before, classes, crossing)
     alone = RawBlock(block.tensor, 0, block.length, block.mode, block.payload)
     part = TensorSpec(spec.name, spec.dtype, (block.length,))
-    change = decode_block(alone, part, _numpy(base[span]), classes)
+    change = decode_block(alone, part, crossing.bits(before), classes)  # modes that are rare: the block's base crosses
     return Change(block.tensor, change.positions + block.offset, change.old, change.new)
 
 
-def write_on(change: Change, bits: Tensor) -> bool:
+def _decode_classes(block: RawBlock, before: Tensor, classes: ClassMap, crossing: Crossing) -> Change:
+    listed = decode_listed(block.payload, block.length, classes)
+    if not listed:
+        return Change(block.tensor, np.empty(0, np.int64), np.empty(0, np.uint16), np.empty(0, np.uint16))
+    groups = np.repeat([one.group for one in listed], [one.ranks.size for one in listed])
+    ranks = np.concatenate([one.ranks for one in listed])
+    where, old = _placed(before, classes_of(before, classes), groups, ranks, crossing)
+    ends = np.cumsum([one.ranks.size for one in listed])[:-1]
+    old_of = dict(zip((one.group for one in listed), np.split(old, ends), strict=True))
+    bytes_of = {
+        one.group: ((old_of[one.group] >> np.uint16(7)) & np.uint16(0xFF)).astype(np.uint64)
+        for one in listed
+        if one.scale >= 0
+    }
+    sizes = scaled_sizes(block.payload, listed, bytes_of)
+    steps = np.concatenate([one.steps * sizes[one.group] if one.scale >= 0 else one.steps for one in listed])
+    return Change(block.tensor, where + block.offset, old, key(key(old) + steps.astype(np.uint16)))
+
+
+def _placed(
+    before: Tensor, group: Tensor, groups: npt.NDArray[np.int64], ranks: npt.NDArray[np.int64], crossing: Crossing
+) -> tuple[npt.NDArray[np.int64], Bits]:
+    """(int64[n] places in the block, old bits) of the elements of these ranks in their classes. Raises WireError.
+
+    A stable sort lists the elements class by class, each class in ascending order.
+    """
+    order = torch.sort(group, stable=True).indices
+    sizes = torch.bincount(group, minlength=256)
+    starts = torch.cumsum(sizes, dim=0) - sizes
+    mine, rank = (torch.from_numpy(one).to(before.device) for one in (groups, ranks))
+    if crossing.true((rank >= sizes[mine]).any()):
+        raise WireError("a class block does not fit its base")
+    where = order[starts[mine] + rank]
+    return crossing.off(where.to(torch.int32)).astype(np.int64), crossing.bits(before[where])
+
+
+# ---- applying
+
+
+def batches(changes: Iterable[Change]) -> Iterator[Change]:
+    """The same changes in fewer pieces: of one tensor each, at most WRITE_CHANGES or what one Change brings."""
+    run: list[Change] = []
+    for change in changes:
+        same = not run or run[0].tensor == change.tensor
+        if not same or sum(one.positions.size for one in run) + change.positions.size > WRITE_CHANGES:
+            yield _joined(run)
+            run = []
+        run.append(change)
+    if run:
+        yield _joined(run)
+
+
+def _joined(run: list[Change]) -> Change:
+    if len(run) == 1:
+        return run[0]
+    places, old, new = ([getattr(one, name) for one in run] for name in ("positions", "old", "new"))
+    return Change(run[0].tensor, np.concatenate(places), np.concatenate(old), np.concatenate(new))
+
+
+class Placed:
+    """A change on the device of its tensor, while it is written: the places travel there once."""
+
+    def __init__(self, change: Change, bits: Tensor, crossing: Crossing) -> None:
+        """bits: `integers` of the whole tensor."""
+        self._change, self._bits, self._crossing = change, bits, crossing
+        self._where = _places(change, bits)
+
+    def is_old(self) -> bool:
+        """Whether every element is the base's."""
+        return self._is(self._change.old)
+
+    def is_new(self) -> bool:
+        """Whether every element holds what was written."""
+        return self._is(self._change.new)
+
+    def write(self) -> None:
+        self._bits.index_copy_(0, self._where, _values(self._change.new, self._bits))
+
+    def _is(self, values: Bits) -> bool:
+        return self._crossing.true((self._bits[self._where] == _values(values, self._bits)).all())
+
+
+def write_on(change: Change, bits: Tensor, crossing: Crossing | None = None) -> bool:
     """Write a change into a tensor on its device; False, and nothing written, when an element is not the base's."""
-    where = torch.from_numpy(change.positions).to(bits.device)
-    old, new = (torch.from_numpy(_signed(one)).to(bits.device) for one in (change.old, change.new))
-    if not torch.equal(bits[where], old):
+    placed = Placed(change, bits, crossing or Crossing())
+    if not placed.is_old():
         return False
-    bits.index_copy_(0, where, new)
+    placed.write()
     return True
 
 
 def undo_on(change: Change, bits: Tensor) -> None:
     """Put the old bits back."""
-    where = torch.from_numpy(change.positions).to(bits.device)
-    bits.index_copy_(0, where, torch.from_numpy(_signed(change.old)).to(bits.device))
+    bits.index_copy_(0, _places(change, bits), _values(change.old, bits))
 
 
-def _numpy(bits: Tensor) -> Bits:
-    array: Bits = bits.cpu().numpy()
-    return array.view(np.dtype(f"u{array.itemsize}"))
+def _places(change: Change, bits: Tensor) -> Tensor:
+    """int64[n] on the device; they travel there as int32 from the first on, where they fit."""
+    first = int(change.positions.min()) if change.positions.size else 0
+    inside = change.positions - first
+    if inside.size and int(inside.max()) < 2**31:
+        inside = inside.astype(np.int32)
+    return torch.from_numpy(inside).to(bits.device).to(torch.int64) + first
 
 
-def _signed(bits: Bits) -> Bits:
-    return bits if bits.itemsize == 1 else bits.view(np.dtype(f"i{bits.itemsize}"))
+def _values(values: Bits, bits: Tensor) -> Tensor:
+    signed = values if values.itemsize == 1 else values.view(np.dtype(f"i{values.itemsize}"))
+    return torch.from_numpy(signed).to(bits.device)
 
 
-def _key(bits: Bits) -> Bits:
+def key(bits: Bits) -> Bits:
+    """Ordered keys of 16-bit floats, and back: it is its own inverse."""
     return bits ^ ((bits >> np.uint16(15)) * np.uint16(0x7FFF))

@@ -3,7 +3,8 @@
     served --stage delta on the newest--> staged ... --commit--> served        a snapshot may be staged on anything
 
 The checkpoint's own bits stay in host memory: they are the base of every delta and the truth of a rollback. An engine
-that computes with something made from them (weights.py: a model) overrides what is written, replaced and read back.
+that computes with something made from them (weights.py: a model) overrides what is written, replaced and read back; one
+whose device holds those bits themselves (resident.py) also what is decoded against.
 Commit is all or nothing: each write leaves an undo on a stack that runs backward unless everything, the read-back of
 each touched element included, has succeeded.
 
@@ -101,10 +102,8 @@ class HeldWeights:
                 self._pending = [pending]
             return pending
         with self._lock:
-            queue = self._queue_before(header)
-            base = self._after(queue)
-        base_digest = StateDigest(header.base_digest)
-        staged = apply.stage(self.specs, read_chunks(body), base, base_digest, digest, ClassMap(header.class_map))
+            decode = self._decoder(self._queue_before(header), ClassMap(header.class_map))
+        staged = apply.stage_with(decode, self.specs, read_chunks(body), StateDigest(header.base_digest), digest)
         pending = Pending(header.version, digest, staged, staged.changed)
         with self._lock:
             self._pending = [*self._queue_before(header), pending]
@@ -134,7 +133,7 @@ class HeldWeights:
     def _require_digest(self, expected: StateDigest) -> None:
         memory = RunningDigest(EMPTY)
         for spec in self.specs:
-            memory.extend(spec, 0, self._served_bits(spec))
+            self._add_served(memory, spec)
         found = memory.value()
         if found != expected:
             raise DigestMismatch(f"the weights in memory have digest {found.hex()[:16]}, not {expected.hex()[:16]}")
@@ -169,15 +168,33 @@ class HeldWeights:
 
     def _write(self, step: Pending, undo: ExitStack) -> None:
         if isinstance(step.content, dict):
-            undo.callback(self._replace, self._bits)
-            self._replace(step.content)
+            self._write_whole(step.content, undo)
             self._require_digest(step.digest)
-            return
-        apply.write(step.content, self._bits, self.specs)
-        undo.callback(apply.undo, step.content, self._bits, self.specs)
-        for change in step.content.changes:
+        else:
+            self._write_delta(step.content, undo)
+
+    # ---- what an engine without bits in host memory overrides
+
+    def _decoder(self, queue: Sequence[Pending], classes: ClassMap) -> apply.Decode:
+        """Decodes against the checkpoint as it will be after `queue`."""
+        return apply.decoder(self.specs, self._after(queue), classes)
+
+    def _write_delta(self, staged: apply.Staged, undo: ExitStack) -> None:
+        """Write all changes, each with its undo pushed before, and prove them. Raises DigestMismatch."""
+        apply.write(staged, self._bits, self.specs)
+        undo.callback(apply.undo, staged, self._bits, self.specs)
+        for change in staged.changes:
             reach("engine.committing")
             self._write_change(change, undo)
+
+    def _write_whole(self, bits: dict[str, Bits], undo: ExitStack) -> None:
+        """Write a whole checkpoint, its undo pushed before."""
+        undo.callback(self._replace, self._bits)
+        self._replace(bits)
+
+    def _add_served(self, memory: RunningDigest, spec: TensorSpec) -> None:
+        """Add one tensor, as it is served, to a digest."""
+        memory.extend(spec, 0, self._served_bits(spec))
 
     # ---- what an engine with something beside the bits overrides
 

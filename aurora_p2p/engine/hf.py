@@ -1,8 +1,9 @@
 """The transformers engine: a plain forward with its KV cache, on small machines and in the demo.
 
-Computes in float32 on a CPU (two to four times faster there than bf16) and in the checkpoint's dtype on a GPU; the
-checkpoint's bits stay authoritative beside it (weights.py). Samples of prompts of equal length decode together, so no
-row is ever padded; each prompt is read once, whatever the size of its group; a finished row leaves the batch.
+Computes in float32 on a CPU (two to four times faster there than bf16), beside the checkpoint's own bits (weights.py);
+on a GPU in the checkpoint's dtype, so that the GPU holds those bits itself (resident.py). Samples of prompts of equal
+length decode together, so no row is ever padded; each prompt is read once, whatever the size of its group; a finished
+row leaves the batch.
 Sampling is seed-bound (sampling.py): the batch a sample happens to be in does not change it.
 
 Not here: continuous batching, prefix caching across leases, tensor parallelism. That is what the vLLM engine is for.
@@ -22,6 +23,7 @@ import torch
 from aurora_p2p.engine.holding import HoldingEngine
 from aurora_p2p.engine.protocol import Step
 from aurora_p2p.engine.requests import check_request
+from aurora_p2p.engine.resident import ResidentWeights
 from aurora_p2p.engine.sampling import draw
 from aurora_p2p.engine.weights import Weights
 from aurora_p2p.types import StateDigest
@@ -40,15 +42,23 @@ class _Row:
     logprobs: list[float] = field(default_factory=list)
 
 
-class HfEngine(HoldingEngine[Weights]):
-    """RolloutEngine on transformers. max_batch: rows decoded at once, lowered where memory is short."""
+class HfEngine(HoldingEngine[Weights | ResidentWeights]):
+    """RolloutEngine on transformers. max_batch: rows decoded at once, lowered where memory is short.
 
-    def __init__(self, *, device: str = "cpu", max_batch: int = 64) -> None:
+    resident: whether the model's memory is all there is of the weights; None: unless it is the CPU's.
+    """
+
+    def __init__(self, *, device: str = "cpu", max_batch: int = 64, resident: bool | None = None) -> None:
         super().__init__()
         self.device, self.max_batch = device, max_batch
+        self._resident = device != "cpu" if resident is None else resident
 
-    def _read(self, header: Header, body: Path, digest: StateDigest, deltas: Sequence[Source]) -> Weights:
-        return Weights.load(header, body, digest, self.device, deltas)
+    def _read(
+        self, header: Header, body: Path, digest: StateDigest, deltas: Sequence[Source]
+    ) -> Weights | ResidentWeights:
+        if self._resident:
+            return ResidentWeights.load(header, body, digest, self.device, deltas)
+        return Weights.load(header, body, digest, deltas)
 
     def generate(
         self,
@@ -113,7 +123,7 @@ class HfEngine(HoldingEngine[Weights]):
 class _Decoding:
     """The model's state over rows of one length. `logits` are for the token after index `position`."""
 
-    def __init__(self, weights: Weights, prompts: Sequence[Sequence[int]]) -> None:
+    def __init__(self, weights: Weights | ResidentWeights, prompts: Sequence[Sequence[int]]) -> None:
         from transformers.cache_utils import DynamicCache
 
         self._model: Any = weights.model

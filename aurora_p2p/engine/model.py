@@ -10,7 +10,7 @@ Transformers is imported only when a model is built.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +201,29 @@ def checkpoint_bits(model: nn.Module) -> tuple[list[TensorSpec], dict[str, Bits]
         name: tensor_bits(parameter.detach().to(torch.bfloat16, copy=True)) for name, parameter in parameters.items()
     }
     return specs, bits
+
+
+class Rounded(Mapping[str, torch.Tensor]):
+    """Tensors as they are now, each rounded to bf16 where it is when it is asked for: one tensor's memory at a time."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._tensors[name].detach().to(torch.bfloat16)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+def checkpoint_tensors(model: nn.Module) -> tuple[list[TensorSpec], Mapping[str, torch.Tensor]]:
+    """`checkpoint_bits` without leaving the model's device, and without a copy of it: for train.publish."""
+    parameters = dict(sorted(model.named_parameters()))
+    specs = [TensorSpec(name, "BF16", tuple(parameter.shape)) for name, parameter in parameters.items()]
+    return specs, Rounded(parameters)
 
 
 def load_bits(model: nn.Module, specs: Sequence[TensorSpec], bits: Mapping[str, Bits]) -> None:

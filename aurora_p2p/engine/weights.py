@@ -1,4 +1,4 @@
-"""The weights an engine computes with: a model beside the checkpoint's own bits (held.py), in whatever dtype it uses.
+"""The weights of an engine on a CPU: a float32 model beside the checkpoint's own bits (held.py).
 
 What the model's memory holds is what is served: an audit reads it back, a commit writes both and proves each element.
 """
@@ -32,9 +32,7 @@ class Weights(HeldWeights):
     _parameters: dict[str, nn.Parameter]
 
     @classmethod
-    def load(
-        cls, header: Header, body: Path, digest: StateDigest, device: str, deltas: Sequence[Source] = ()
-    ) -> Weights:
+    def load(cls, header: Header, body: Path, digest: StateDigest, deltas: Sequence[Source] = ()) -> Weights:
         """Build and fill the model of a snapshot and its deltas; the digest is recomputed from the model's own memory.
 
         The deltas go into the checkpoint's bits, and the model is filled once.
@@ -45,8 +43,7 @@ class Weights(HeldWeights):
         weights = cls(header, config, specs, read_snapshot(specs, read_chunks(body), digest))
         weights.digest = digest
         weights.advance(deltas)
-        dtype = torch.float32 if device == "cpu" else dtype_of(specs[0])
-        weights.model = build_model(config, dtype, initialize=False).to(device)
+        weights.model = build_model(config, torch.float32, initialize=False)
         weights._parameters = parameters_of(weights.model, specs)
         load_bits(weights.model, specs, weights._bits)
         weights.audit()

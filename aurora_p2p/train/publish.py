@@ -1,6 +1,6 @@
 """Publishing: weights in, a signed artifact in the swarm out.
 
-    Publisher.publish(specs, bits, version)     a delta against what the host published last, or a snapshot
+    Publisher.publish(specs, weights, version)  a delta against what the host published last, or a snapshot
     python -m aurora_p2p.train.publish FOLDER --socket PATH      a checkpoint folder as version 0
 
 Blocks are sent as they are encoded, so that segments leave the host while later tensors are still being compared.
@@ -9,7 +9,7 @@ restarted trainer or host never diffs against weights that nodes do not hold. A 
 full disk, cuts off is begun anew when there is a host with room (patience.py); if it was only the answer that got lost,
 the host's head shows it. The header's size bound precedes the
 scan; a delta that outgrows it is aborted and published anew with the checkpoint's own size as bound.
-Sharded (FSDP) extraction is not covered.
+Weights are arrays, or tensors on any device (base.py). Sharded (FSDP) extraction is not covered.
 """
 
 from __future__ import annotations
@@ -20,20 +20,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
-import numpy as np
 
-from aurora_p2p.delta.classes.map import learn, sampled
-from aurora_p2p.delta.digest import full_digest
-from aurora_p2p.delta.encode import DeltaEncoder, encode_delta, encode_snapshot
-from aurora_p2p.delta.tensors import Bits, layout_id
+from aurora_p2p.delta.tensors import layout_id
 from aurora_p2p.errors import CheckpointError, RefusedError, ShapeError
 from aurora_p2p.local.cli import run_cli
 from aurora_p2p.local.faults import reach
+from aurora_p2p.train.base import Base, BaseOn, Checkpoint, DevicePath, Encoder, HostBase, base_for
 from aurora_p2p.train.client import SwarmClient
 from aurora_p2p.train.patience import insist
-from aurora_p2p.types import DTYPES, NO_BASE, ManifestHash, Seq, StateDigest, TensorSpec, Version
+from aurora_p2p.types import NO_BASE, ManifestHash, Seq, StateDigest, TensorSpec, Version
 from aurora_p2p.wire.manifest import ModelConfig, TensorEntry
 from aurora_p2p.wire.trainer import BeginPublish
 
@@ -47,22 +45,13 @@ MAX_DELTAS = 256
 budget, gets a version that travels whole, before its chain is longer than what nodes remember."""
 PROGRESS_BYTES = 256 << 20
 
-EXPONENT_MASKS = {
-    "BF16": 0x7F80,
-    "F16": 0x7C00,
-    "F32": 0x7F80_0000,
-    "F64": 0x7FF0 << 48,
-    "F8_E5M2": 0x7C,
-    "F8_E4M3": 0x7F,
-}
-"""Bits that are all ones exactly in Inf and NaN (F8_E4M3 has one NaN per sign and no Inf)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Publication:
     """What one publish cost. changed: elements whose bits differ (a snapshot: all); seconds: scan to last byte sent.
 
-    segments: 0 when the host completed it but was killed before it could say so.
+    segments: 0 when the host completed it but was killed before it could say so. bytes_off_device: of tensors that were
+    compared on their device, what was moved off it, lost attempts included.
     """
 
     seq: Seq
@@ -75,42 +64,65 @@ class Publication:
     changed: int
     elements: int
     seconds: float
+    bytes_off_device: int = 0
 
 
 class Publisher:
-    """Keeps the bits published last. The arrays given to it are kept: hand over ones that nobody writes to."""
+    """Keeps the weights published last: arrays as they are, so hand over ones that nobody writes to; of tensors a copy.
 
-    def __init__(self, client: SwarmClient, config: ModelConfig, on_sent: Callable[[int], None] | None = None) -> None:
-        """on_sent is called with the bytes of a publication sent so far."""
+    Tensors of a device are compared on it. Memory: device_base.py.
+    """
+
+    def __init__(
+        self,
+        client: SwarmClient,
+        config: ModelConfig,
+        on_sent: Callable[[int], None] | None = None,
+        *,
+        device_path: DevicePath = "auto",
+        base_on: BaseOn = "device",
+    ) -> None:
+        """on_sent is called with the bytes of a publication sent so far. device_path "always": arrays too are compared
+        by torch. base_on: where the base of tensors on a device is kept."""
         self._client, self._config, self._on_sent = client, config, on_sent
-        self._base: Mapping[str, Bits] = {}
+        self._device_path, self._base_on = device_path, base_on
+        self._base: Base[Any] = HostBase()
         self._digest = StateDigest(b"")
         self._last_delta = 0
         self._unanswered: Publication | None = None
         """Its last byte is sent, and the host has not answered."""
+        self._encoder: Encoder | None = None
+        """What made it."""
 
-    def adopt(self, specs: Sequence[TensorSpec], bits: Mapping[str, Bits]) -> bool:
+    def adopt(self, specs: Sequence[TensorSpec], weights: Checkpoint) -> bool:
         """Make these weights the base if they are what the host published last; says whether they are."""
-        digest = full_digest(specs, bits)
+        self._base, bits = base_for(self._base, weights, self._device_path, self._base_on)
+        digest = self._base.digest(specs, bits)
         if digest != self._client.attach().digest:
             return False
-        self._base, self._digest = bits, digest
+        self._base.keep(specs, bits, None)
+        self._digest = digest
         return True
 
     def publish(
-        self, specs: Sequence[TensorSpec], bits: Mapping[str, Bits], version: Version, *, full: bool = False
+        self, specs: Sequence[TensorSpec], weights: Checkpoint, version: Version, *, full: bool = False
     ) -> Publication:
-        """Publish weights (sorted specs, flat bits) as `version`; full asks for a snapshot even where a delta would do.
+        """Publish weights (sorted specs, flat bits or tensors) as `version`; full: a snapshot where a delta would do.
 
         Waits while the host is away or its disk is full. Raises CheckpointError for weights that are not finite,
-        RefusedError when the host refuses.
+        ShapeError for ones that do not fit specs, RefusedError when the host refuses.
         """
-        refuse_non_finite(specs, bits)
+        self._base, bits = base_for(self._base, weights, self._device_path, self._base_on)
+        before = self._base.bytes_off_device
+        self._base.refuse_non_finite(specs, bits)
         self._unanswered = None
-        return insist(self._client, lambda: self._attempt(specs, bits, version, full), f"publishing version {version}")
+        publication = insist(
+            self._client, lambda: self._attempt(specs, bits, version, full), f"publishing version {version}"
+        )
+        return replace(publication, bytes_off_device=self._base.bytes_off_device - before)
 
     def _attempt(
-        self, specs: Sequence[TensorSpec], bits: Mapping[str, Bits], version: Version, full: bool
+        self, specs: Sequence[TensorSpec], bits: Mapping[str, Any], version: Version, full: bool
     ) -> Publication:
         publication = self._arrived(version)
         if publication is None:
@@ -122,7 +134,8 @@ class Publisher:
                     raise
         if publication.kind == "delta":
             self._last_delta = publication.bytes
-        self._base, self._digest = bits, publication.digest
+        self._base.keep(specs, bits, self._encoder)
+        self._digest, self._encoder = publication.digest, None
         return publication
 
     def _arrived(self, version: Version) -> Publication | None:
@@ -136,14 +149,14 @@ class Publisher:
         return replace(sent, seq=head.seq, manifest_hash=ManifestHash(head.manifest_hash))
 
     def _publish_once(
-        self, specs: Sequence[TensorSpec], bits: Mapping[str, Bits], version: Version, full: bool
+        self, specs: Sequence[TensorSpec], bits: Mapping[str, Any], version: Version, full: bool
     ) -> Publication:
         head = self._client.attach()
-        if full or not self._base or head.digest != self._digest or head.deltas >= MAX_DELTAS:
+        if full or not self._base.held or head.digest != self._digest or head.deltas >= MAX_DELTAS:
             return self._snapshot(specs, bits, version)
         return self._delta(specs, bits, version, head.version)
 
-    def _snapshot(self, specs: Sequence[TensorSpec], bits: Mapping[str, Bits], version: Version) -> Publication:
+    def _snapshot(self, specs: Sequence[TensorSpec], bits: Mapping[str, Any], version: Version) -> Publication:
         begin = BeginPublish(
             version=version,
             kind="snapshot",
@@ -155,14 +168,13 @@ class Publisher:
             tensors=tuple(TensorEntry(spec, "full") for spec in specs),
             model=self._config,
         )
-        return self._publish_within(begin, [begin.size_bound], lambda: encode_snapshot(specs, bits))
+        return self._publish_within(begin, [begin.size_bound], lambda: self._base.snapshot(specs, bits))
 
     def _delta(
-        self, specs: Sequence[TensorSpec], bits: Mapping[str, Bits], version: Version, base: Version
+        self, specs: Sequence[TensorSpec], bits: Mapping[str, Any], version: Version, base: Version
     ) -> Publication:
         ceiling = snapshot_bound(specs)
-        halves = [spec.name for spec in specs if DTYPES[spec.dtype] == 2]
-        classes = learn(sampled([(self._base[name], bits[name]) for name in halves]))
+        classes = self._base.classes(specs, bits)
         expected = 4 * self._last_delta or sum(spec.nbytes for spec in specs) // 2
         begin = BeginPublish(
             version=version,
@@ -176,12 +188,9 @@ class Publisher:
             model=None,
         )
         bounds = [min(max(expected, MIN_BOUND), ceiling), ceiling]
-        base_bits, digest = self._base, self._digest
-        return self._publish_within(begin, bounds, lambda: encode_delta(specs, base_bits, bits, digest, classes))
+        return self._publish_within(begin, bounds, lambda: self._base.delta(specs, bits, self._digest, classes))
 
-    def _publish_within(
-        self, begin: BeginPublish, bounds: Sequence[int], encode: Callable[[], DeltaEncoder]
-    ) -> Publication:
+    def _publish_within(self, begin: BeginPublish, bounds: Sequence[int], encode: Callable[[], Encoder]) -> Publication:
         """Publish under the first bound that holds; each one that does not costs the host a sequence number."""
         for bound in bounds:
             publication = self._stream(msgspec.structs.replace(begin, size_bound=bound), encode())
@@ -190,7 +199,7 @@ class Publisher:
             self._client.abort_publish(f"the artifact outgrew its bound of {bound} bytes")
         raise ShapeError("the encoder wrote more than the checkpoint's size")
 
-    def _stream(self, begin: BeginPublish, encoder: DeltaEncoder) -> Publication | None:
+    def _stream(self, begin: BeginPublish, encoder: Encoder) -> Publication | None:
         """Send blocks as they are encoded; None as soon as they outgrow the bound (the publication is then open)."""
         started, sent = time.perf_counter(), 0
         self._client.begin_publish(begin)
@@ -203,6 +212,7 @@ class Publisher:
             reach("publish.sending")
             if self._on_sent:
                 self._on_sent(sent)
+        self._encoder = encoder
         self._unanswered = Publication(
             Seq(0),
             begin.version,
@@ -229,20 +239,6 @@ class Publisher:
 def snapshot_bound(specs: Sequence[TensorSpec]) -> int:
     """1.1x the checkpoint and its framing, bytes: no encoding of these tensors is larger."""
     return sum(spec.nbytes for spec in specs) * 11 // 10 + FRAMING_PER_TENSOR * (len(specs) + 1)
-
-
-def refuse_non_finite(specs: Sequence[TensorSpec], bits: Mapping[str, Bits]) -> None:
-    """Raise CheckpointError naming the first tensor that holds Inf or NaN: such weights never leave the trainer."""
-    for spec in specs:
-        mask = EXPONENT_MASKS.get(spec.dtype)
-        if mask is None:
-            continue
-        flat = bits[spec.name]
-        if np.any((flat & flat.dtype.type(mask)) == flat.dtype.type(mask)):
-            raise CheckpointError(
-                f"tensor {spec.name} holds a value that is not finite; nothing was published",
-                hint="lower the learning rate, or go back to an earlier checkpoint",
-            )
 
 
 def publish_folder(

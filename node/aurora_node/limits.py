@@ -27,19 +27,15 @@ FP32_BYTES = 4
 def memory_needed(header: Header, engine: str, device: str) -> int:
     """Host memory of an engine that serves this snapshot and stages what follows it; 0 for a delta.
 
-    The checkpoint's own bits, the model that computes, and a working copy for what is staged.
+    The checkpoint's own bits, the model that computes, and a working copy for what is staged. With a GPU the bits and
+    the model are on it (engine/resident.py): the host sees them while they are loaded, a staged snapshot and its undo.
     """
     specs = [entry.spec for entry in header.tensors if entry.op == "full"]
     if header.kind != "snapshot" or not specs:
         return 0
     stored, elements = sum(spec.nbytes for spec in specs), sum(spec.elements for spec in specs)
     base = engine.partition(":")[0]
-    if base == "simulated":
-        model = 0
-    elif device == "cpu":
-        model = FP32_BYTES * elements
-    else:
-        model = stored  # built on the host, then moved
+    model = FP32_BYTES * elements if base != "simulated" and device == "cpu" else 0
     return LIBRARIES_BYTES.get(base, 0) + 2 * stored + model
 
 

@@ -7,7 +7,8 @@ import torch
 from aurora_p2p.delta.block import BlockReader
 from aurora_p2p.delta.classes.map import ONE_CLASS, learn
 from aurora_p2p.delta.coding import decode_block, encode_block
-from aurora_p2p.delta.device import decode_on, digest_lanes, encode_tensor, integers, undo_on, write_on
+from aurora_p2p.delta.device import decode_on, digest_lanes, integers, undo_on, write_on
+from aurora_p2p.delta.device_encode import encode_tensor
 from aurora_p2p.delta.digest import EMPTY, RunningDigest, full_digest
 from aurora_p2p.delta.tensors import BLOCK_ELEMENTS, Bits, blocks
 from aurora_p2p.errors import ShapeError, WireError
@@ -54,7 +55,8 @@ def test_the_same_bytes_lead_to_the_same_changes(device: str, kind: str, density
         held, there = base.copy(), on(base, device)
         for coded, _ in expected:
             for block in BlockReader().feed(coded):
-                ours, reference = decode_on(block, spec, there, classes), decode_block(block, spec, base, classes)
+                before = there[block.offset : block.offset + block.length]
+                ours, reference = decode_on(block, spec, before, classes), decode_block(block, spec, base, classes)
                 assert sorted(zip(ours.positions, ours.old, ours.new, strict=True)) == sorted(
                     zip(reference.positions, reference.old, reference.new, strict=True)
                 )

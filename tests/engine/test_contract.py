@@ -9,8 +9,9 @@ import pytest
 from tests.engine.drawing import draw_all
 
 ENGINES = [
-    pytest.param(("aurora_p2p.engine.simulated", "SimulatedEngine", (1e6,)), id="simulated"),
-    pytest.param(("aurora_p2p.engine.hf", "HfEngine", ()), id="hf", marks=pytest.mark.slow),  # imports transformers
+    pytest.param(("aurora_p2p.engine.simulated", "SimulatedEngine", {"tokens_per_second": 1e6}), id="simulated"),
+    pytest.param(("aurora_p2p.engine.hf", "HfEngine", {}), id="hf", marks=pytest.mark.slow),  # imports transformers
+    pytest.param(("aurora_p2p.engine.hf", "HfEngine", {"resident": True}), id="hf-resident", marks=pytest.mark.slow),
 ]
 
 
@@ -18,7 +19,7 @@ ENGINES = [
 def make_engine(request):
     module, name, arguments = request.param
     kind = getattr(importlib.import_module(module), name)
-    return lambda: kind(*arguments)
+    return lambda: kind(**arguments)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from aurora_p2p.engine.model import (
     bits_tensor,
     build_model,
     checkpoint_bits,
+    checkpoint_tensors,
     config_from_hf,
     dtype_of,
     hf_settings,
@@ -184,6 +185,8 @@ def test_a_built_model_has_the_table_of_its_configuration(run, variant):
     config = variants(run.config)[variant]
     model = build_model(config)
     specs, bits = checkpoint_bits(model)
+    assert checkpoint_tensors(model)[0] == specs
+    assert all(np.array_equal(tensor_bits(one), bits[name]) for name, one in checkpoint_tensors(model)[1].items())
     assert specs == specs_of(config)
     assert config_from_hf(model.config) == config
     load_bits(model, specs, bits)

@@ -23,7 +23,7 @@ def header_of(elements, *, kind="snapshot", size_bound=1 << 20, dtype="BF16"):
 
 @pytest.mark.parametrize(
     ("engine", "device", "bytes_per_element"),
-    [("hf", "cpu", 2 + 2 + 4), ("hf", "cuda", 2 + 2 + 2), ("simulated", "cpu", 4), ("simulated:h100", "cpu", 4)],
+    [("hf", "cpu", 2 + 2 + 4), ("hf", "cuda", 2 + 2), ("simulated", "cpu", 4), ("simulated:h100", "cpu", 4)],
 )
 def test_an_engine_needs_the_checkpoint_a_working_copy_and_the_model_that_computes(engine, device, bytes_per_element):
     needed = memory_needed(header_of(BILLION), engine, device)

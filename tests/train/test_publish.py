@@ -12,8 +12,9 @@ from aurora_p2p.delta.tensors import Bits
 from aurora_p2p.engine.model import write_checkpoint
 from aurora_p2p.engine.tables import specs_of
 from aurora_p2p.errors import CheckpointError, RefusedError
+from aurora_p2p.train.base import refuse_non_finite
 from aurora_p2p.train.client import SwarmClient
-from aurora_p2p.train.publish import MAX_DELTAS, MIN_BOUND, Publisher, publish_folder, refuse_non_finite, snapshot_bound
+from aurora_p2p.train.publish import MAX_DELTAS, MIN_BOUND, Publisher, publish_folder, snapshot_bound
 from aurora_p2p.types import TensorSpec, Version
 from aurora_p2p.wire.manifest import ModelConfig
 
