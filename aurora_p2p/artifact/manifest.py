@@ -51,6 +51,11 @@ class PageWriter:
         """Segments seen so far."""
         return self._first + len(self._pending)
 
+    @property
+    def covered(self) -> int:
+        """Of those, how many a signed page covers."""
+        return self._first
+
     def add(self, segment_hash: bytes) -> None:
         """The next segment's BLAKE3. Raises ShapeError past MAX_SEGMENTS."""
         if self.segments >= MAX_SEGMENTS:
@@ -58,10 +63,10 @@ class PageWriter:
         self._pending.append(segment_hash)
         self._root.update(segment_hash)
 
-    def flush(self) -> list[Signed]:
-        """Sign what is pending: [] when nothing is, else pages of at most MAX_PAGE_HASHES hashes."""
+    def flush(self, least: int = 1) -> list[Signed]:
+        """Sign what is pending, in pages of `least` (at least 1) to MAX_PAGE_HASHES hashes; fewer stay pending."""
         pages = []
-        while self._pending:
+        while len(self._pending) >= least:
             hashes, self._pending = self._pending[:MAX_PAGE_HASHES], self._pending[MAX_PAGE_HASHES:]
             page = seal(self._publish, Page(self.artifact, self._first, b"".join(hashes), self._prev))
             self._prev = hash_of(page.body)

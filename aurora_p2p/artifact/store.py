@@ -142,9 +142,14 @@ class ArtifactStore:
 
     def put(self, artifact: ArtifactId, index: int, source: Path) -> None:
         """Move a verified segment from its spool file into the body. The file is kept when that fails."""
-        entry = self._fetching(artifact)
         with disk(source):
             segment = source.read_bytes()
+        self.put_bytes(artifact, index, segment)
+        source.unlink(missing_ok=True)
+
+    def put_bytes(self, artifact: ArtifactId, index: int, segment: bytes) -> None:
+        """The same for a verified segment that was made here."""
+        entry = self._fetching(artifact)
         if len(segment) > entry.header.segment_bytes:
             raise ShapeError(
                 f"segment {index} has {len(segment)} bytes, the artifact's have {entry.header.segment_bytes}"
@@ -153,7 +158,6 @@ class ArtifactStore:
         self._write(entry, index * entry.header.segment_bytes, segment)
         reach("segment.stored")
         entry.stored.add(index)
-        source.unlink(missing_ok=True)
 
     def append(self, artifact: ArtifactId, piece: bytes | memoryview) -> int:
         """The publisher's way: the next bytes of the body. Returns its length so far."""

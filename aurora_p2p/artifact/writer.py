@@ -36,19 +36,23 @@ def segment_size(configured: int, size_bound: int) -> int:
 class ArtifactWriter:
     """The signer's side of one artifact. `manifest` is shared with the exchange machine."""
 
-    def __init__(self, header: Header, key: Identity, store: ArtifactStore) -> None:
-        """Reserve disk and write the header. Raises StoreError."""
+    def __init__(self, header: Header, key: Identity, store: ArtifactStore, *, page_segments: int = 1) -> None:
+        """Reserve disk and write the header. Raises StoreError.
+
+        page_segments: fewest segments of a page but the last. With 1 each segment leaves as soon as it is there; with
+        MAX_PAGE_HASHES pages are as few as can be, for whoever makes the body himself (rebuilding.py).
+        """
         signed = seal(key, header)
         self.manifest = Manifest(signed, key.peer)
         self.artifact = self.manifest.artifact
         self.length = 0
         self.opened = boottime()
-        self._writer = PageWriter(key, signed)
+        self._writer, self._page_segments = PageWriter(key, signed), page_segments
         self._store, self._rest = store, bytearray()
         store.create(signed)
 
     def add(self, piece: bytes) -> range:
-        """Take the next bytes of the body; returns the indices of the segments they completed.
+        """Take the next bytes of the body; returns the indices of segments that are now stored and page-signed.
 
         Raises ShapeError when the body outgrows the header's bound, StoreError.
         """
@@ -57,33 +61,33 @@ class ArtifactWriter:
         self.length += len(piece)
         self._rest += piece
         size = self.manifest.header.segment_bytes
-        first = self._writer.segments
+        first = self._writer.covered
         whole = len(self._rest) - len(self._rest) % size
         for start in range(0, whole, size):
             self._segment(bytes(self._rest[start : start + size]))
         del self._rest[:whole]
-        self._flush()
-        return range(first, self._writer.segments)
+        self._flush(self._page_segments)
+        return range(first, self._writer.covered)
 
     def finish(self, digest: StateDigest, *, now: float) -> range:
         """The last, shorter segment and the final page, durably; returns the indices of new segments."""
-        first = self._writer.segments
+        first = self._writer.covered
         if self._rest:
             self._segment(bytes(self._rest))
-            self._flush()
+        self._flush(1)
         final = self._writer.finish(self.length, digest)
         self.manifest.add_final(final)
         reach("final.signed")
         self._store.save_final(self.artifact, final)
         reach("final.written")
         self._store.finish(self.artifact, now=now)
-        return range(first, self._writer.segments)
+        return range(first, self._writer.covered)
 
     def _segment(self, segment: bytes) -> None:
         self._store.append(self.artifact, segment)
         self._writer.add(hash_of(segment))
 
-    def _flush(self) -> None:
-        for page in self._writer.flush():
+    def _flush(self, least: int) -> None:
+        for page in self._writer.flush(least):
             self.manifest.add_page(page)
             self._store.save_page(self.artifact, page)

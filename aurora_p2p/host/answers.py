@@ -27,6 +27,7 @@ from aurora_p2p.types import Generation, PeerId, Record, SwarmId
 from aurora_p2p.wire.control import (
     Challenge,
     CommitFailed,
+    Distances,
     Grant,
     HeadAnswer,
     Join,
@@ -133,7 +134,8 @@ def _grants(effects: list[Effect]) -> bool:
 class Answers:
     """Answers one swarm's nodes.
 
-    newest: the desk's newest publication. roster_changed: called when the roster may change. Leases are refused, and
+    newest: the desk's newest publication. roster_changed: called when the roster may change. ip_of: where a peer's
+    connection comes from. take_distances: hears a member's word on others, or refuses it. Leases are refused, and
     results taken, while `draining` (the host is stopping) or `paused` (its owner wants no new ones). Leases are also
     refused while the ledger's disk is full.
     """
@@ -152,6 +154,8 @@ class Answers:
         self._members, self._door, self._output = members, door, output
         self.newest: Callable[[], Newest | None] = lambda: None
         self.roster_changed: Callable[[], None] = lambda: None
+        self.ip_of: Callable[[PeerId], str] = lambda peer: ""
+        self.take_distances: Callable[[PeerId, Distances], Refusal | None] = lambda peer, distances: None
         self.progress = ProgressBoard()
         self.draining = self.paused = False
 
@@ -181,6 +185,8 @@ class Answers:
             case Progress():
                 self._members.seen([peer], now=boottime())
                 return self.progress.report(peer, request, now=boottime()) or Noted()
+            case Distances():
+                return self.take_distances(peer, request) or Noted()
 
     def head(self, nonce: bytes) -> Signed | None:
         """HEAD over a nonce (empty: a gossip hint); None while nothing is published."""
@@ -207,7 +213,7 @@ class Answers:
             )
             return Refusal(Reason.WIRE_VERSION, f"{detail}; upgrade the older side")
         known = peer in self._members
-        refusal = self._members.join(peer, join, now=boottime())
+        refusal = self._members.join(peer, join, ip=self.ip_of(peer), now=boottime())
         if refusal is not None:
             return refusal
         if not known:

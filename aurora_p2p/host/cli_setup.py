@@ -42,7 +42,7 @@ def places(home: Path) -> list[Place]:
         Place("artifacts", home / "artifacts", "published versions of the weights"),
         Place("spool", home / "spool", "segments on their way"),
         Place("logs", home / FOLDER, "the log: aurora-host logs"),
-        Place("bulk-log", home / "bulk.log", "what the bulk child said"),
+        *(Place(name.partition(".")[0] + "-log", home / name, "what that child process said") for name in CHILD_LOGS),
         Place("control", home / "control.sock", "where the running host is asked"),
         Place("trainer", home / "trainer.sock", "where the trainer connects"),
     ]

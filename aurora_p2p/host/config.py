@@ -29,6 +29,9 @@ class HostConfig:
     local: tuple[str, ...] = setting(
         (), "CIDRs of this swarm's private networks; members may dial addresses inside them. Goes into the ticket."
     )
+    regions: tuple[str, ...] = setting(
+        (), "Members whose region you decide, as 'PEER=0' to 'PEER=7'; the others' are measured."
+    )
     up_kib_per_second: Annotated[float, AT_LEAST_0] = setting(0.0, "Upload cap of the data plane, KiB/s; 0: none.")
     down_kib_per_second: Annotated[float, AT_LEAST_0] = setting(0.0, "Download cap of the data plane, KiB/s; 0: none.")
     segment_bytes: Annotated[int, Meta(ge=256, le=MAX_SEGMENT)] = setting(

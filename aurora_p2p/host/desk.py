@@ -30,6 +30,7 @@ from aurora_p2p.store.schema import PublicationAborted, PublicationCompleted, Pu
 from aurora_p2p.swarm.catalog import MAX_ABORTED, MAX_KNOWN
 from aurora_p2p.swarm.events import Aborted, Finished, Produced, Publish, Restored, Retire
 from aurora_p2p.types import NO_BASE, StateDigest, SwarmId, Version
+from aurora_p2p.wire.limits import MAX_PAGE_HASHES
 from aurora_p2p.wire.signed import seal
 from aurora_p2p.wire.trainer import BeginPublish
 from aurora_p2p.wire.trust import Abort
@@ -146,14 +147,17 @@ class PublicationDesk:
         finally:
             self._beginning = False
 
-    async def _write_header(self, begin: BeginPublish, base: Newest | None, segment_bytes: int) -> ArtifactWriter:
+    async def _write_header(
+        self, begin: BeginPublish, base: Newest | None, segment_bytes: int, page_segments: int = 1
+    ) -> ArtifactWriter:
         """Reserve a seq and disk. Raises StoreError."""
         seq = self._highest = await self._ledger.reserve_seq(begin.version)
         reach("seq.reserved")
         header = make_header(begin, self._swarm, self._ledger.run, seq, base, segment_bytes)
         for artifact in await trio.to_thread.run_sync(self._store.make_room, header.size_bound):
             await self._driver.feed(Retire(artifact))
-        writer = await trio.to_thread.run_sync(partial(ArtifactWriter, header, self._publish, self._store))
+        make = partial(ArtifactWriter, header, self._publish, self._store, page_segments=page_segments)
+        writer = await trio.to_thread.run_sync(make)
         reach("header.written")
         return writer
 
@@ -260,7 +264,8 @@ class PublicationDesk:
             raise RefusedError("another artifact is being made aside")
         if self._ledger.waits:
             raise DiskFullError(self._ledger.waits, hint="make room on the host's disk")
-        self._aside = await self._write_header(begin, base, segment_bytes)
+        page_segments = 1 if base else MAX_PAGE_HASHES  # a snapshot is rebuilt by members: few pages are few probes
+        self._aside = await self._write_header(begin, base, segment_bytes, page_segments)
         await self._offer(self._aside)
 
     async def add_aside(self, piece: bytes) -> None:

@@ -1,16 +1,19 @@
 """The roster as the host keeps it: who has joined, with which signed record, at which epoch.
 
-Open rosters admit any identity that signs its own record. The epoch grows with every change; a change that arrives
-while an artifact is in flight waits until it is out (rosters change only between artifacts).
+Open rosters admit any identity that signs its own record, but only so many of one network (swarm/subnets.py): it counts
+where a record says its peer can be dialled, and where its connection comes from. The epoch grows with every change; a
+change that arrives while an artifact is in flight waits until it is out (rosters change only between artifacts).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.errors import WireError
+from aurora_p2p.swarm.subnets import bulk_ips, subnets_of
 from aurora_p2p.types import Epoch, Generation, PeerId, SwarmId
 from aurora_p2p.wire.codec import MAX_MESSAGE
 from aurora_p2p.wire.control import Join, Reason, Refusal
@@ -24,9 +27,8 @@ GONE_SECONDS = 60.0
 MAX_RECORD_BYTES = MAX_MESSAGE // MAX_MEMBERS - 512
 """Encoded body of one record: a full roster of the largest is still one message. An honest one has below 1.5 KB."""
 
-
-REGION = 0
-"""Of every member: distances are not measured, so a swarm is one region."""
+MAX_OF_NETWORK = MAX_MEMBERS // 16
+"""Members of one /24 or /48 outside `local` networks: a large lab fits, and nobody fills a roster out of one or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +41,19 @@ class MemberView:
 
 
 class Membership:
-    """handle joins and departures; `signed` is the newest roster."""
+    """handle joins and departures; `signed` is the newest roster. local: CIDRs of which any number may join."""
 
-    def __init__(self, swarm: SwarmId, admit: Identity, generation: Generation, epoch: Epoch) -> None:
-        self._swarm, self._admit, self._generation = swarm, admit, generation
+    def __init__(
+        self, swarm: SwarmId, admit: Identity, generation: Generation, epoch: Epoch, local: Sequence[str] = ()
+    ) -> None:
+        self._swarm, self._admit, self._generation, self.local = swarm, admit, generation, tuple(local)
         self.epoch = epoch
         self._records: dict[PeerId, Signed] = {}
         self._opened: dict[PeerId, PeerRecord] = {}
         self._last_seen: dict[PeerId, float] = {}
+        self._networks: dict[PeerId, frozenset[str]] = {}
+        self._regions: dict[PeerId, int] = {}
+        """As measured (survey.py); who has none yet is where the host is."""
         self._changed = True
         self.signed = self._seal()
 
@@ -60,13 +67,16 @@ class Membership:
     def view(self) -> dict[PeerId, MemberView]:
         """Everybody but the host itself."""
         return {
-            peer: MemberView(record, REGION, self._last_seen[peer])
+            peer: MemberView(record, self._region_of(peer), self._last_seen[peer])
             for peer, record in self._opened.items()
             if peer != self._own
         }
 
-    def join(self, peer: PeerId, join: Join, *, now: float) -> Refusal | None:
-        """Admit the sender of `join`, or say why not. The record must be its own and newer than the one known."""
+    def join(self, peer: PeerId, join: Join, *, ip: str = "", now: float) -> Refusal | None:
+        """Admit the sender of `join`, or say why not. The record must be its own and newer than the one known.
+
+        ip: where its connection comes from; empty: not known.
+        """
         if join.swarm != self._swarm:
             return Refusal(Reason.WRONG_SWARM, f"this host serves {self._swarm}")
         if len(join.record.body) > MAX_RECORD_BYTES:
@@ -79,9 +89,23 @@ class Membership:
             return Refusal(Reason.BAD_RECORD, "the record names another peer or swarm")
         if peer not in self._records and len(self._records) >= MAX_MEMBERS:
             return Refusal(Reason.ROSTER_FULL, f"the roster is full ({MAX_MEMBERS})", retry_seconds=GONE_SECONDS)
+        known = self._opened.get(peer)
+        networks = subnets_of([*bulk_ips(known if known and known.seq >= record.seq else record), ip], self.local)
+        full = self._full(networks - self._networks.get(peer, frozenset()))
+        if full:
+            detail = f"{full} has {MAX_OF_NETWORK} members already"
+            return Refusal(Reason.NETWORK_FULL, detail, retry_seconds=GONE_SECONDS)
+        self._networks[peer] = networks
         self._admit_record(peer, record, join.record)
         self._last_seen[peer] = now
         return None
+
+    def move(self, regions: Mapping[PeerId, int]) -> bool:
+        """Take newly assigned regions; whether any member's is another than before."""
+        moved = any(region != self._region_of(peer) for peer, region in regions.items() if peer in self._records)
+        self._regions = {peer: region for peer, region in regions.items() if peer in self._records}
+        self._changed |= moved
+        return moved
 
     def seen(self, peers: Iterable[PeerId], *, now: float) -> None:
         """These members showed life."""
@@ -94,6 +118,8 @@ class Membership:
         gone = [peer for peer, seen in self._last_seen.items() if now - seen > GONE_SECONDS and peer != self._own]
         for peer in gone:
             del self._records[peer], self._opened[peer], self._last_seen[peer]
+            self._networks.pop(peer, None)
+            self._regions.pop(peer, None)
             self._changed = True
         return gone
 
@@ -119,7 +145,15 @@ class Membership:
         self._records[peer], self._opened[peer] = signed, record
         self._changed = True
 
+    def _full(self, networks: Iterable[str]) -> str:
+        """One of these networks that has no place left; empty if all have."""
+        crowd = Counter(network for inside in self._networks.values() for network in inside)
+        return next((network for network in sorted(networks) if crowd[network] >= MAX_OF_NETWORK), "")
+
+    def _region_of(self, peer: PeerId) -> int:
+        return self._regions.get(peer, self._regions.get(self._own, 0) if self._own else 0)
+
     def _seal(self) -> Signed:
         self._changed = False
-        members = tuple(Member(record, REGION, False) for record in self._records.values())
+        members = tuple(Member(record, self._region_of(peer), False) for peer, record in self._records.items())
         return seal(self._admit, Roster(self._swarm, self._generation, self.epoch, members))

@@ -113,6 +113,8 @@ HOST_METRICS = (
     Metric("aurora_host_generation", "gauge", "Generation of the delegation in force.", at("generation")),
     Metric("aurora_host_publications_total", "counter", "Publications completed.", at("publications")),
     Metric("aurora_host_publications_aborted_total", "counter", "Publications given up.", at("aborts")),
+    Metric("aurora_host_squashes_total", "counter", "Squashed deltas published for laggards.", at("folds", "squashes")),
+    Metric("aurora_host_snapshots_total", "counter", "Snapshots made for late joiners.", at("folds", "snapshots")),
     Metric("aurora_host_members", "gauge", "Members of the roster, this host among them.", _members),
     Metric("aurora_host_nodes_active", "gauge", "Nodes that hold a lease or asked for one just now.", _active),
     Metric("aurora_host_nodes_starving", "gauge", "Nodes that asked and found no work.", at("counts", "starving")),

@@ -28,9 +28,16 @@ TAIL_LINES = 8
 
 
 class Program:
-    """One running program: `name` for messages, `home` its folder."""
+    """One running program: `name` for messages, `home` its folder. inside: words in front (`ip netns exec NAME`)."""
 
-    def __init__(self, name: str, home: Path, words: Sequence[str], env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        home: Path,
+        words: Sequence[str],
+        env: dict[str, str] | None = None,
+        inside: Sequence[str] = (),
+    ) -> None:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.name, self.home = name, home
         self.log = home / "stderr.log"
@@ -38,7 +45,7 @@ class Program:
         self._new: queue.Queue[dict[str, Any] | None] = queue.Queue()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [str(Path(sys.executable).with_name(words[0])), *words[1:], "--home", str(home), "--json"],
+                [*inside, str(Path(sys.executable).with_name(words[0])), *words[1:], "--home", str(home), "--json"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -122,8 +129,10 @@ class Programs:
         self.folder = folder
         self.running: list[Program] = []
 
-    def start(self, name: str, words: Sequence[str], env: dict[str, str] | None = None) -> Program:
-        program = Program(name, self.folder / name, words, env)
+    def start(
+        self, name: str, words: Sequence[str], env: dict[str, str] | None = None, inside: Sequence[str] = ()
+    ) -> Program:
+        program = Program(name, self.folder / name, words, env, inside)
         self.running.append(program)
         return program
 

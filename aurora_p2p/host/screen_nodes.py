@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import groupby
+from statistics import median
 from typing import Any
 
 from rich.text import Text
@@ -59,10 +60,12 @@ def nodes_table(status: Status, width: int) -> list[Text]:
 
 
 def _region(region: int, group: list[Node]) -> Text:
+    """How many, how fast together, and how far from the host: the median of the round trips that are known."""
     speed = sum(node["tokens_per_second"] or 0.0 for node in group if node["active"])
-    return line(
-        (f"region {region}", "bold"), f": {len(group)} node{'s' if len(group) > 1 else ''}, {count(speed)} tokens/s"
-    )
+    known = [node["rtt_ms"] for node in group if node["rtt_ms"] is not None]
+    away = f" ({median(known):.0f} ms)" if known else ""
+    nodes = f"{len(group)} node{'s' if len(group) > 1 else ''}"
+    return line((f"region {region}", "bold"), f"{away}: {nodes}, {count(speed)} tokens/s")
 
 
 def _cell(node: Node, status: Status, name: str) -> Piece:

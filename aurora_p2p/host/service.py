@@ -14,7 +14,7 @@ A start aborts what was cut off, offers what is complete again, and replays the 
 
 from __future__ import annotations
 
-import signal
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,11 +40,13 @@ from aurora_p2p.host.publication import Newest
 from aurora_p2p.host.rosters import Rosters
 from aurora_p2p.host.screen import show_screen
 from aurora_p2p.host.status import Rooms, snapshot
+from aurora_p2p.host.survey import Survey, keep_surveyed, read_pins
 from aurora_p2p.host.upkeep import Upkeep
 from aurora_p2p.host.why import why_step
 from aurora_p2p.lease.events import Effect, Event, Forget, VersionPublished, records_of
 from aurora_p2p.lease.fleet import LeaseOptions
 from aurora_p2p.lease.pool import WorkPool
+from aurora_p2p.local import hangup
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.local.control import serve_control, socket_path
 from aurora_p2p.local.log import EventLog, log_path, trim
@@ -57,7 +59,7 @@ from aurora_p2p.net.rendezvous import keep_advertised
 from aurora_p2p.store.ledger import Ledger
 from aurora_p2p.store.schema import FloorSeen
 from aurora_p2p.swarm.events import Announced, Retire, TrustChanged
-from aurora_p2p.types import Epoch, Generation, Seq, Version
+from aurora_p2p.types import Epoch, Generation, PeerId, Seq, Version
 from aurora_p2p.wire.control import CONTROL_PROTOCOL, LEASE_PROTOCOL, RESULT_PROTOCOL, Request
 from aurora_p2p.wire.names import namespace_of
 from aurora_p2p.wire.ticket import Ticket
@@ -79,6 +81,7 @@ def run_host(home: Path, config: HostConfig, *, as_json: bool, plain: bool = Fal
 
 async def _main(home: Path, config: HostConfig, output: Output, plain: bool) -> None:
     check_cidrs(config.local)
+    read_pins(config.regions)
     charter, delegation = load_charter(home)
     keys = RoleKeys.load(home)
     ledger = Ledger.open(home / "ledger.sqlite")
@@ -142,7 +145,9 @@ class _Host:
         )
         self._pool = WorkPool(parts.ledger.run, parts.ledger.secret, parts.ledger.epoch, options)
         first_epoch = Epoch(parts.ledger.epoch * EPOCHS_PER_START)
-        self._members = Membership(swarm, keys.admit, parts.delegation.generation, first_epoch)
+        self._scope = tuple(sorted({*config.local, *own_scope(control.addresses())}))
+        self._members = Membership(swarm, keys.admit, parts.delegation.generation, first_epoch, self._scope)
+        self._survey = Survey(keys.node.peer, read_pins(config.regions))
         self._desk = PublicationDesk(swarm, keys.publish, parts.ledger, parts.store, driver)
         self._pool_door = PoolDoor(self._pool, parts.ledger)
         self._meter, self._journal = HostMeter(parts.store.root), Journal(parts.output, parts.ledger.run)
@@ -169,6 +174,8 @@ class _Host:
         self._parts.ledger.on_wait = self._journal.disk_changed
         self._answers.newest = lambda: self._desk.newest
         self._answers.roster_changed = self._rosters.changed
+        self._answers.ip_of = self._control.ip_of
+        self._answers.take_distances = lambda peer, said: self._survey.report(peer, said, now=boottime())
         self._rosters.head = lambda: self._answers.head(b"")
         self._trainer.on_published = self._published
         self._upkeep.standings = lambda: self._answers.progress.standings(now=boottime())
@@ -178,12 +185,13 @@ class _Host:
         self._trainer.explain = self._explain
 
     async def run(self) -> None:
-        """Until drained after SIGTERM, SIGINT or `quit`."""
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        """Until drained after SIGTERM, Ctrl-C, a closed terminal or `quit`."""
+        with trio.open_signal_receiver(*hangup.stop_signals()) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._run)
                 nursery.start_soon(self._stop_when_drained, nursery.cancel_scope)
-                async for _ in signals:
+                async for number in signals:
+                    hangup.heard(number)
                     self._controls.stop()
 
     async def _stop_when_drained(self, everything: trio.CancelScope) -> None:
@@ -199,6 +207,7 @@ class _Host:
             nursery.start_soon(self._watch_notices)
             nursery.start_soon(self._rosters.keep_renewed)
             nursery.start_soon(self._rosters.send_hints, self._control)
+            nursery.start_soon(keep_surveyed, self._survey, self._distances, self._move)
             nursery.start_soon(self._keep_house)
             nursery.start_soon(self._upkeep.run)
             nursery.start_soon(self._meter.lag.run)
@@ -254,6 +263,17 @@ class _Host:
         """Whoever comes by this artifact holds the version as well."""
         await self._pool_door.handle(VersionPublished(done.version, done.manifest_hash, done.digest))
 
+    # ---- regions
+
+    def _distances(self) -> tuple[Mapping[PeerId, float], Collection[PeerId]]:
+        return self._driver.rtts, self._members.peers
+
+    def _move(self, regions: Mapping[PeerId, int]) -> bool:
+        moved = self._members.move(regions)
+        if moved:
+            self._rosters.changed()
+        return moved
+
     # ---- beside
 
     async def _watch_notices(self) -> None:
@@ -298,13 +318,12 @@ class _Host:
     def _say_ready(self) -> None:
         config, swarm = self._parts.config, self._parts.delegation.swarm
         seq = self._desk.newest.seq if self._desk.newest else Seq(0)
-        scope = tuple(sorted({*config.local, *own_scope(self._control.addresses())}))
         ticket = Ticket(
             swarm,
             config.bootstraps,
             self._control.addresses()[:4],
             Floor(self._parts.delegation.generation, seq),
-            scope,
+            self._scope,
         )
         self._ticket = str(ticket)
         self._parts.output.event("ready", f"swarm   {swarm}", swarm=swarm, ticket=self._ticket)
@@ -320,6 +339,8 @@ class _Host:
             **self._meter.status(store.reserved_bytes, store.quota_bytes, now=now),
             "aborts": self._desk.aborted,
             "publication_waits": self._desk.waits,
+            "folds": self._upkeep.status(),
+            "survey": self._survey.status(),
             "ledger": self._parts.ledger.status(),
             "uptime_seconds": now - self._started,
             "ticket": self._ticket,

@@ -73,12 +73,13 @@ def _nodes(rooms: Rooms, work: Mapping[str, Any], exchange: Mapping[str, Any], n
     newest = rooms.desk.newest
     held = rooms.driver.holders(newest.artifact) if newest else {}
     segments = _newest_artifact(rooms, exchange).get("segments", 0)
-    linked = {peer["peer"] for peer in exchange["peers"] if peer["linked"]}
+    linked = {peer["peer"]: peer for peer in exchange["peers"] if peer["linked"]}
     working = {node["peer"]: node for node in work["nodes"]}
     rows = [
         {
             **_identity(peer, member, now),
             "linked": peer in linked,
+            "rtt_ms": linked[peer]["rtt_ms"] if peer in linked else None,
             "has_percent": 100 * held[peer] // segments if segments and peer in held else None,
             **_work_of(working.get(peer, {}), rooms.progress.of(peer), now),
         }

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -30,7 +31,7 @@ from aurora_p2p.host.laggards import Laggards, Standing
 from aurora_p2p.host.publication import Newest
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.local.output import Output
-from aurora_p2p.types import NO_BASE, ArtifactId, PeerId
+from aurora_p2p.types import NO_BASE, ArtifactId, PeerId, Version
 from aurora_p2p.wire.trainer import BeginPublish
 
 LOOK_SECONDS = 1.0
@@ -57,6 +58,9 @@ class Upkeep:
         self._desk, self._store, self._segment_bytes, self._output, self._log = desk, store, segment_bytes, output, log
         self._budget, self._laggards = WriteBudget(bytes_per_hour), Laggards()
         self._not_before = float("-inf")
+        self._made = {"squash": 0, "snapshot": 0}
+        self._making: Plan | None = None
+        self._failed, self._settled = "", Version(-1)
         self.standings: Callable[[], Mapping[PeerId, Standing]] = dict
         self.published: Callable[[Newest], Awaitable[None]] = _nobody
 
@@ -67,6 +71,17 @@ class Upkeep:
             if boottime() >= self._not_before and not self._desk.busy:
                 await self.look()
 
+    def status(self) -> dict[str, Any]:
+        """Plain values. settled: a version at which nothing was due; failed: why the last fold was given up."""
+        making = self._making
+        return {
+            "squashes": self._made["squash"],
+            "snapshots": self._made["snapshot"],
+            "making": None if making is None else {"version": making.version, "kind": _kind(making)},
+            "settled": self._settled,
+            "failed": self._failed,
+        }
+
     async def look(self) -> None:
         """Make what is due now, if anything."""
         newest = self._desk.newest
@@ -76,8 +91,14 @@ class Upkeep:
         plan = self._snapshot_due(residents, newest)
         if plan is None:
             plan = self._squash_due(residents, newest)
-        if plan is not None:
+        if plan is None:
+            self._settled = newest.version
+            return
+        self._making = plan
+        try:
             await self._make(plan, {one.artifact: one for one in residents})
+        finally:
+            self._making = None
 
     def _snapshot_due(self, residents: list[Resident], newest: Newest) -> Plan | None:
         snapshots = [one for one in residents if one.header.kind == "snapshot"]
@@ -114,7 +135,7 @@ class Upkeep:
             if len(pinned) == len(plan.artifacts):
                 await self._fold(plan, residents)
         except AuroraError as error:
-            self._not_before = boottime() + AGAIN_SECONDS
+            self._not_before, self._failed = boottime() + AGAIN_SECONDS, str(error)
             self._output.event("fold-failed", f"version {plan.version} could not be folded: {error}", hint=error.hint)
         finally:
             for artifact in pinned:
@@ -146,6 +167,8 @@ class Upkeep:
         if done is None:
             return
         self._budget.spend(length, boottime())
+        self._made[_kind(plan)] += 1
+        self._failed = ""
         self._tell(plan, begin, length, boottime() - started)
         await self.published(done)
 
@@ -183,6 +206,10 @@ class Upkeep:
             bytes=length,
             seconds=round(seconds, 3),
         )
+
+
+def _kind(plan: Plan) -> str:
+    return "squash" if plan.base else "snapshot"
 
 
 async def _nobody(_newest: Newest) -> None:

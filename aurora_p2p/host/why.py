@@ -276,7 +276,9 @@ def _disk(status: Status) -> list[str]:
 
 
 def _mishaps(status: Status) -> list[str]:
-    exchange, told = status["exchange"], []
+    exchange, folds, told = status["exchange"], status.get("folds") or {}, []
+    if folds.get("failed"):
+        told.append(f"the last squash or snapshot could not be made: {folds['failed']}; it is tried again by itself")
     banned = exchange.get("banned") or {}
     if banned:
         reasons = exchange.get("ban_reasons") or {}

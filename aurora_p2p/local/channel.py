@@ -24,6 +24,7 @@ from aurora_p2p.wire.frame import PREFIX, Frame, FrameDecoder, encode_frame, fra
 In = TypeVar("In")
 
 READ_SIZE = 1 << 18
+READ_AHEAD = 1 << 16
 MAX_LOCAL_HEADER = 1 << 28
 """Local processes trust each other's sizes more than the network's: one step's rollouts travel as one message."""
 MAX_LOCAL_PAYLOAD = 1 << 26
@@ -35,6 +36,8 @@ class Channel(Generic[In]):
     def __init__(self, sock: socket.socket, kind: type[In]) -> None:
         self._socket, self._kind = sock, kind
         self._send_lock = threading.Lock()
+        self._ahead = bytearray()
+        """Read and not yet taken: several small messages come with one system call."""
 
     def send(self, message: Record, payload: bytes | memoryview = b"") -> None:
         self._send(encode_frame(encode(message), payload))
@@ -59,17 +62,25 @@ class Channel(Generic[In]):
         return decode(body, self._kind, limit=MAX_LOCAL_HEADER), self._exactly(payload)
 
     def _exactly(self, count: int) -> bytes:
-        buffer = bytearray(count)
-        view, done = memoryview(buffer), 0
+        while 0 < count - len(self._ahead) <= READ_AHEAD:
+            piece = bytearray(READ_AHEAD)
+            self._ahead += piece[: self._receive_into(memoryview(piece))]
+        buffer = self._ahead[:count]
+        del self._ahead[:count]
+        done = len(buffer)
+        buffer.extend(bytes(count - done))  # nothing, or a large message: straight into its place
         while done < count:
-            try:
-                got = self._socket.recv_into(view[done:])
-            except ConnectionResetError:
-                got = 0
-            if got == 0:
-                raise EOFError("the other end is gone")
-            done += got
+            done += self._receive_into(memoryview(buffer)[done:])
         return bytes(buffer)
+
+    def _receive_into(self, view: memoryview) -> int:
+        try:
+            got = self._socket.recv_into(view)
+        except ConnectionResetError:
+            got = 0
+        if got == 0:
+            raise EOFError("the other end is gone")
+        return got
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from aurora_p2p.local.clock import boottime
+from aurora_p2p.local.hangup import is_hangup, let_go_of_terminal
 
 if TYPE_CHECKING:  # screens and commands clean texts and have no log
     from aurora_p2p.local.log import EventLog
@@ -30,6 +31,16 @@ TAIL = 200
 def clean(text: str, limit: int = 200) -> str:
     """Printable characters only, cut to `limit`: safe to show whatever a peer sent."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:limit])
+
+
+def say(line: str) -> None:
+    """Print a line at once; a terminal that was closed takes it."""
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        if not is_hangup(error):
+            raise
+        let_go_of_terminal()
 
 
 class Output:
@@ -56,11 +67,11 @@ class Output:
             return
         if self.as_json:
             record = {"event": name, "seconds": round(boottime() - self._start, 3), **fields}
-            print(json.dumps(record), flush=True)
+            say(json.dumps(record))
         elif self._progress is not None:
             self._progress.console.print(clean(text, 500), markup=False, highlight=False, soft_wrap=True)
         else:
-            print(clean(text, 500), flush=True)
+            say(clean(text, 500))
 
     def note(self, name: str, **fields: Any) -> None:
         """Write one record to the log alone: leases, receipts, steps. run, step, lease and peer are ids as text."""

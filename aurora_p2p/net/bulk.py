@@ -3,13 +3,11 @@
 A process of its own, because TLS threads beside libp2p's loop raise its tick lag a hundredfold. It obeys BulkCommands,
 reports BulkEvents (wire/bulk.py), and knows nothing of artifacts: it moves frames and files.
 
-    a peer:   (none) --dial: connected--> PROVING --accepted--> LINKED --> (none)
-              (none) --accept: proved---> RESERVED --verdict sent--> LINKED --> (none)
+Threads: one takes commands, one writes events, one listens; one for each handshake, which then owns its connection
+(lane.py); one for each link that we dialled and that shall have several lanes, which opens them one after the other.
+links.py decides what may be opened.
 
-Invariants: at most one link per peer is LINKED; LinkOpened and LinkClosed alternate per peer; every DialPeer is
-answered by LinkOpened or DialFailed. When both sides dial at once, the connection dialled by the smaller id stays. A
-peer that dials again later has lost its end: the old link is replaced.
-
+Invariants: LinkOpened and LinkClosed alternate per peer; every DialPeer is answered by LinkOpened or DialFailed.
 When the daemon's socket closes, the process ends at once.
 """
 
@@ -21,11 +19,9 @@ import ipaddress
 import os
 import resource
 import socket
-import ssl
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 from aurora_p2p.crypto.identity import Identity
@@ -36,10 +32,12 @@ from aurora_p2p.local.child import inherited_channel
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.net.addresses import join_bulk, split_bulk
 from aurora_p2p.net.buckets import Bucket
-from aurora_p2p.net.inbound import Spool
+from aurora_p2p.net.lane import Lane
 from aurora_p2p.net.link import Link, Plane
+from aurora_p2p.net.links import MAX_CONNECTIONS, MAX_HANDSHAKES, Links, neighbourhood
 from aurora_p2p.net.outbox import Outbox
-from aurora_p2p.net.tls import HANDSHAKE_SECONDS, Fault, Tls
+from aurora_p2p.net.spool import Spool
+from aurora_p2p.net.tls import HANDSHAKE_SECONDS, Fault, Opened, Tls
 from aurora_p2p.types import PeerId
 from aurora_p2p.wire.bulk import (
     BulkCommand,
@@ -48,12 +46,12 @@ from aurora_p2p.wire.bulk import (
     CloseLink,
     DialFailed,
     DialPeer,
-    LinkClosed,
-    LinkOpened,
+    FreeSpool,
     Listening,
     SegmentFailed,
     SendFile,
     SendFrame,
+    SetLanes,
     SetMembers,
     SetRates,
     StartFailed,
@@ -63,56 +61,56 @@ from aurora_p2p.wire.frame import encode_frame
 
 CONNECT_SECONDS = 2.0
 """For the TCP handshake: one lost SYN is repeated after 1 s."""
-REPLACE_SECONDS = 1.0
-"""For an old link's owner to notice that a new one takes its place."""
 FLUSH_SECONDS = 0.5
-MAX_LINKS = 256
-MAX_HANDSHAKES = 64
-MAX_PENDING_NEARBY = 4
-"""Unfinished incoming handshakes per /24 or /48."""
 BACKLOG = 64
 FEW_DESCRIPTORS_SECONDS = 0.1
 """Pause of the listener when the process has run out of file descriptors."""
 BUFFER_SECONDS = 0.1
 """Under a cap, a socket buffers at most so much: bytes that wait in kernels can be neither cancelled nor overtaken."""
 MIN_BUFFER = 8 * 1024
+UNSENT_BYTES = 1 << 17
+"""What a kernel may hold unsent of one lane: more would wait behind a slow lane while a faster one is idle."""
+TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
+"""linux/tcp.h"""
+SHORT_LIFE_SECONDS = 10.0
+"""A lane that ends sooner counts as one that did not open."""
+MAX_LANE_PAUSE_SECONDS = 60.0
+"""Between two attempts to open a lane: 1 s after the first that failed, then twice as long each time."""
 
 
 class Bulk:
-    """The process's links. Methods are called from the command thread, the listener and the links' owners."""
+    """The process's links. Methods are called from the command thread, the listener and the lanes' owners."""
 
     def __init__(self, channel: Channel[BulkCommand], start: BulkStart) -> None:
         """Raises OSError when the spool cannot be used."""
         now = boottime()
-        self.outbox = Outbox(channel, self._wake_all)
+        self._tls = Tls.create(Identity(start.seed), start.swarm)
+        self._links = Links(self._tls.identity.peer)
+        self.outbox = Outbox(channel, self._links.wake, self._links.states)
         self._plane = Plane(
             self.outbox, Spool(Path(start.spool)), Bucket(start.up_rate, now), Bucket(start.down_rate, now)
         )
-        self._tls = Tls.create(Identity(start.seed), start.swarm)
-        self._me = self._tls.identity.peer
-        self._changed = threading.Condition()
-        self._members: frozenset[PeerId] = frozenset()
-        self._links: dict[PeerId, Link] = {}
-        self._reserved: set[PeerId] = set()
-        self._proving: set[PeerId] = set()
-        self._handshakes = 0
-        self._nearby: Counter[str] = Counter()
 
     def handle(self, command: BulkCommand) -> None:
         """Carry out one command; never waits for a peer."""
         match command:
             case SendFrame(peer, frame):
-                self._with_link(peer, lambda link: self._send_frame(link, frame))
+                self._links.with_link(peer, lambda link: _send_frame(link, frame))
             case SendFile():
-                self._with_link(command.peer, lambda link: self._send_file(link, command))
+                self._links.with_link(command.peer, lambda link: _send_file(link, command))
             case CancelSend(peer, artifact, segments):
-                self._with_link(peer, lambda link: link.outbound.cancel(artifact, segments))
+                self._links.with_link(peer, lambda link: link.outbound.cancel(artifact, segments))
+            case FreeSpool(paths):
+                self._release(paths)
             case CloseLink(peer, reason):
-                self._with_link(peer, lambda link: link.close(reason))
+                self._links.with_link(peer, lambda link: link.close(reason))
             case DialPeer():
                 self._start_dial(command)
+            case SetLanes(peer, lanes):
+                self._links.with_link(peer, lambda link: self._want(link, lanes))
             case SetMembers(peers):
-                self._set_members(frozenset(peers))
+                self._links.set_members(frozenset(peers))
+                self.outbox.forget_except(frozenset(peers))
             case SetRates(up_rate, down_rate):
                 self._plane.up.set_rate(up_rate, boottime())
                 self._plane.down.set_rate(down_rate, boottime())
@@ -134,139 +132,75 @@ class Bulk:
         """Before listen or connect: small buffers under a cap, no Nagle delay."""
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
             for option, rate in ((socket.SO_SNDBUF, self._plane.up.rate), (socket.SO_RCVBUF, self._plane.down.rate)):
                 if rate:
                     sock.setsockopt(socket.SOL_SOCKET, option, max(MIN_BUFFER, int(rate * BUFFER_SECONDS)))
 
-    def _with_link(self, peer: PeerId, action: Callable[[Link], None]) -> None:
-        """Act on a link while it cannot be disposed of; commands for a link that is gone are void."""
-        with self._changed:
-            link = self._links.get(peer)
-            if link is not None:
-                action(link)
-                link.wake()
+    def _release(self, paths: Sequence[str]) -> None:
+        full = self._plane.spool.full
+        for path in paths:
+            self._plane.spool.release(path)
+        if full and not self._plane.spool.full:
+            self._links.wake()
 
-    def _send_frame(self, link: Link, frame: bytes) -> None:
-        if not link.outbound.add_control(encode_frame(frame)):
-            link.close("the peer does not read its control frames")
-
-    def _send_file(self, link: Link, command: SendFile) -> None:
-        if not link.outbound.add_segment(command):
-            self.outbox.put(SegmentFailed(link.peer, command.artifact, command.index, "the peer's queue is full"))
-
-    def _set_members(self, members: frozenset[PeerId]) -> None:
-        with self._changed:
-            self._members = members
-            for peer, link in self._links.items():
-                if peer not in members:
-                    link.close(Fault.NOT_A_MEMBER)
-        self.outbox.forget_except(members)
-
-    def _wake_all(self) -> None:
-        with self._changed:
-            for link in self._links.values():
-                link.wake()
+    # ---- connections that come
 
     def _welcome(self, raw: socket.socket, host: str, port: int) -> None:
         near = neighbourhood(host)
-        with self._changed:
-            full = self._handshakes >= MAX_HANDSHAKES or self._open_count() >= MAX_LINKS
-            if full or (near is not None and self._nearby[near] >= MAX_PENDING_NEARBY):
-                raw.close()
-                self.outbox.refused(Fault.TOO_MANY)
-                return
-            self._handshakes += 1
-            if near is not None:
-                self._nearby[near] += 1
+        if not self._links.begin_handshake(near):
+            raw.close()
+            self.outbox.refused(Fault.TOO_MANY)
+            return
         threading.Thread(target=self._accept, args=(raw, join_bulk(host, port), near), daemon=True).start()
 
     def _accept(self, raw: socket.socket, address: str, near: str | None) -> None:
-        reserved: list[PeerId] = []
+        reserved: list[tuple[PeerId, bytes]] = []
 
-        def judge(peer: PeerId) -> Fault | None:
-            fault = self._reserve(peer)
-            reserved.extend([peer] if fault is None else [])
+        def judge(peer: PeerId, name: bytes) -> Fault | None:
+            fault = self._links.judge(peer, name)
+            reserved.extend([(peer, name)] if fault is None else [])
             return fault
 
         opened = self._tls.accept(raw, judge, boottime() + HANDSHAKE_SECONDS)
-        with self._changed:
-            self._handshakes -= 1
-            if near is not None:
-                self._nearby[near] -= 1
-                self._nearby += Counter()  # drops zero counts
-            if isinstance(opened, Fault):
-                self._reserved.difference_update(reserved)
+        self._links.end_handshake(near)
         if isinstance(opened, Fault):
+            for peer, name in reserved:
+                self._links.unjudge(peer, name)
             self.outbox.refused(opened)
+        elif opened.joins:
+            self._own_lane(opened)
         else:
-            self._own(opened[1], opened[0], address, dialled=False)
+            self._own(opened, address, dialled=False, lanes=1)
 
-    def _reserve(self, peer: PeerId) -> Fault | None:
-        """Judge a client that has proved its id; None reserves the place of its link."""
-        with self._changed:
-            fault = self._objection(peer)
-            if fault is None:
-                self._reserved.add(peer)
-            return fault
-
-    def _objection(self, peer: PeerId) -> Fault | None:
-        if peer not in self._members:
-            return Fault.NOT_A_MEMBER
-        if self._open_count() >= MAX_LINKS:
-            return Fault.TOO_MANY
-        old = self._links.get(peer)
-        crossing = peer in self._proving and self._me < peer
-        young = old is not None and boottime() < old.opened_at + HANDSHAKE_SECONDS
-        if peer == self._me or peer in self._reserved or crossing or young:
-            return Fault.DUPLICATE
-        if old is not None:
-            old.close("replaced by a newer connection")
-        return None
-
-    def _open_count(self) -> int:
-        return len(self._links) + len(self._reserved)
+    # ---- connections that we open
 
     def _start_dial(self, command: DialPeer) -> None:
-        with self._changed:
-            full = self._handshakes >= MAX_HANDSHAKES
-            self._handshakes += not full
-        if full:
-            self.outbox.put(DialFailed(command.peer, command.address, Fault.TOO_MANY))
-        else:
+        if self._links.begin_handshake():
             threading.Thread(target=self._dial, args=(command,), daemon=True).start()
+        else:
+            self.outbox.put(DialFailed(command.peer, command.address, Fault.TOO_MANY))
 
     def _dial(self, command: DialPeer) -> None:
         opened = self._open(command)
-        with self._changed:
-            self._handshakes -= 1
-        if isinstance(opened, Fault) or not self._own(command.peer, opened, command.address, dialled=True):
-            fault = opened if isinstance(opened, Fault) else Fault.DUPLICATE
-            self.outbox.put(DialFailed(command.peer, command.address, fault))
+        self._links.end_handshake()
+        if isinstance(opened, Fault):
+            self.outbox.put(DialFailed(command.peer, command.address, opened))
+        elif not self._own(opened, command.address, dialled=True, lanes=command.lanes):
+            self.outbox.put(DialFailed(command.peer, command.address, Fault.DUPLICATE))
 
-    def _open(self, command: DialPeer) -> ssl.SSLSocket | Fault:
+    def _open(self, command: DialPeer) -> Opened | Fault:
         raw = self._connect(command.address)
         if isinstance(raw, Fault):
             return raw
-        peer = command.peer
-        with self._changed:
-            fault = self._obstacle(peer)
-            if fault is not None:
-                raw.close()
-                return fault
-            self._proving.add(peer)
-        opened = self._tls.dial(raw, peer, boottime() + HANDSHAKE_SECONDS)
+        fault = self._links.may_prove(command.peer)
+        if fault is not None:
+            raw.close()
+            return fault
+        opened = self._tls.dial(raw, command.peer, boottime() + HANDSHAKE_SECONDS)
         if isinstance(opened, Fault):
-            with self._changed:
-                self._proving.discard(peer)
+            self._links.unprove(command.peer)
         return opened
-
-    def _obstacle(self, peer: PeerId) -> Fault | None:
-        """Why a connection that we dialled must not go on."""
-        if peer not in self._members:
-            return Fault.NOT_A_MEMBER
-        if peer in self._links or peer in self._reserved or peer in self._proving:
-            return Fault.DUPLICATE
-        return Fault.TOO_MANY if self._open_count() >= MAX_LINKS else None
 
     def _connect(self, address: str) -> socket.socket | Fault:
         try:
@@ -284,31 +218,99 @@ class Bulk:
             return Fault.UNREACHABLE
         return raw
 
-    def _own(self, peer: PeerId, secure: ssl.SSLSocket, address: str, *, dialled: bool) -> bool:
-        """Open the link and serve it to its end, in this thread. False when another link of the peer stands."""
-        with self._changed:
-            free = self._changed.wait_for(lambda: peer not in self._links, REPLACE_SECONDS)
-            (self._proving if dialled else self._reserved).discard(peer)
-            if not free or peer in self._reserved:
-                secure.close()
-                return False
-            link = self._links[peer] = Link(peer, secure, self._plane)
-            self.outbox.put(LinkOpened(peer, address, dialled))
-        reason = link.run()
-        with self._changed:
-            del self._links[peer]
-            self.outbox.put(LinkClosed(peer, reason[:512]))
-            self._changed.notify_all()
-        link.dispose()
+    def _want(self, link: Link, lanes: int) -> None:
+        """Under the links' lock. A lane that is no longer wanted stays: closing it would lose what is on its way."""
+        link.wanted = lanes
+        if link.dialled and lanes > 1 and not link.opening:
+            link.opening = True
+            threading.Thread(target=self._open_lanes, args=(link,), daemon=True).start()
+        self._links.changed.notify_all()
+
+    def _open_lanes(self, link: Link) -> None:
+        """Open what a link lacks, one after the other, until it ends."""
+        while self._links.wait_for_lack(link):
+            if link.short_lives:
+                pause = min(2.0 ** (link.short_lives - 1), MAX_LANE_PAUSE_SECONDS)
+                with self._links.changed:
+                    self._links.changed.wait_for(lambda: link.closed, pause)
+            opened = self._open_lane(link)
+            if isinstance(opened, Fault):
+                link.short_lives += 1
+            else:
+                threading.Thread(target=self._own_lane, args=(opened,), daemon=True).start()
+
+    def _open_lane(self, link: Link) -> Opened | Fault:
+        if not self._links.begin_handshake():
+            return Fault.TOO_MANY
+        try:
+            raw = self._connect(link.address)
+            if isinstance(raw, Fault):
+                return raw
+            fault = self._links.may_join(link)
+            if fault is not None:
+                raw.close()
+                return fault
+            opened = self._tls.dial(raw, link.peer, boottime() + HANDSHAKE_SECONDS, link.name)
+            if isinstance(opened, Fault):
+                self._links.unjudge(link.peer, link.name)
+            return opened
+        finally:
+            self._links.end_handshake()
+
+    # ---- connections that are open
+
+    def _own(self, opened: Opened, address: str, *, dialled: bool, lanes: int) -> bool:
+        """Open the link and serve its first lane to its end, in this thread. False when another link stands."""
+
+        def make() -> tuple[Link, Lane]:
+            link = Link(opened.peer, opened.link, address, self._plane, dialled=dialled)
+            made.append(Lane(link, opened.secure, first=True))
+            return link, made[0]
+
+        made: list[Lane] = []
+        link = self._links.place(opened.peer, dialled, make)
+        if link is None:
+            opened.secure.close()
+            return False
+        if lanes > 1:
+            self._links.with_link(link.peer, lambda current: self._want(current, lanes))
+        self._serve(link, made[0])
         return True
 
+    def _own_lane(self, opened: Opened) -> None:
+        """Serve a further lane to its end, in this thread."""
 
-def neighbourhood(host: str) -> str | None:
-    """The /24 or /48 that shares one budget of pending handshakes; None for loopback, which has no such limit."""
-    ip = ipaddress.ip_address(host)
-    if ip.is_loopback:
-        return None
-    return str(ipaddress.ip_network((ip, 24 if ip.version == 4 else 48), strict=False))
+        def make(link: Link) -> Lane:
+            made.append(Lane(link, opened.secure, first=False))
+            return made[0]
+
+        made: list[Lane] = []
+        link = self._links.join(opened.peer, opened.link, make)
+        if link is None:
+            opened.secure.close()
+            return
+        self._serve(link, made[0])
+        link.short_lives = link.short_lives + 1 if boottime() < made[0].opened_at + SHORT_LIFE_SECONDS else 0
+
+    def _serve(self, link: Link, lane: Lane) -> None:
+        self.outbox.touched()
+        reason = lane.run()
+        if lane.broken:  # whoever breaks the protocol on one connection loses them all
+            self._links.with_link(link.peer, lambda current: current.close(reason) if current is link else None)
+        self._links.remove(link, lane, reason)
+        self.outbox.touched()
+        lane.dispose()
+
+
+def _send_frame(link: Link, frame: bytes) -> None:
+    if not link.outbound.add_control(encode_frame(frame)):
+        link.close("the peer does not read its control frames")
+    link.lanes[0].wake()
+
+
+def _send_file(link: Link, command: SendFile) -> None:
+    if not link.outbound.add_segment(command):
+        link.emit(SegmentFailed(link.peer, command.artifact, command.index, "the peer's queue is full"))
 
 
 def main() -> None:
@@ -359,7 +361,7 @@ def _write_events(outbox: Outbox) -> None:
 def _allow_descriptors() -> None:
     """Two descriptors per link, one per payload on its way to the spool."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 4 * MAX_LINKS + 2 * MAX_HANDSHAKES
+    wanted = 4 * MAX_CONNECTIONS + 2 * MAX_HANDSHAKES
     limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < limit:

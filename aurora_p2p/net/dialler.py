@@ -4,23 +4,23 @@
                                                        --opened--> LINKED --closed--> WAITING
 
 Of two peers the one with the smaller id dials at once, the other YIELD_SECONDS later, so that both seldom dial at the
-same moment. Targets are the hosts and at most NEIGHBOURS others, drawn at random and kept as long as the roster has
-them; peers that we do not dial may dial us. Only addresses that their peer signed (they come with the roster) and that
-may_dial allows are dialled.
+same moment. Targets are the hosts and the neighbours that swarm/neighbours.py chooses; peers that we do not dial may
+dial us. Only addresses that their peer signed (they come with the roster) and that may_dial allows are dialled. A link
+that we dialled is a surplus once its peer is no target any more: the other end dials it anew if it is one of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from aurora_p2p.errors import WireError
 from aurora_p2p.net.addresses import may_dial, split_bulk
+from aurora_p2p.swarm.neighbours import Neighbourhood
+from aurora_p2p.swarm.roster import Peer
 from aurora_p2p.types import PeerId
 
-NEIGHBOURS = 24
-"""A full mesh of 50 is slower than 24 neighbours each (simulated, swarm.md)."""
 YIELD_SECONDS = 2.0
 BACKOFF_SECONDS = 1.0
 MAX_BACKOFF_SECONDS = 60.0
@@ -37,24 +37,43 @@ class _Target:
     attempts: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Link:
+    since: float
+    dialled: bool
+
+
 class Dialler:
     def __init__(self, me: PeerId, rng: Random, local: Sequence[str]) -> None:
         self._me, self._rng, self._local = me, rng, local
+        self._hood = Neighbourhood(me, rng, local)
+        self._reachable: dict[PeerId, tuple[str, ...]] = {}
+        """Whoever may be dialled, and where."""
         self._targets: dict[PeerId, _Target] = {}
-        self._linked: dict[PeerId, float] = {}
-        """Peers with an open link, whoever dialled it, and since when."""
+        self._linked: dict[PeerId, _Link] = {}
+        """Peers with an open link, whoever dialled it."""
 
-    def retarget(self, members: Mapping[PeerId, Sequence[str]], hosts: Collection[PeerId], now: float) -> None:
-        """A new roster (without banned peers): member -> its addresses."""
-        allowed = {peer: self._allowed(addresses) for peer, addresses in members.items() if peer != self._me}
-        reachable = [peer for peer, addresses in allowed.items() if addresses]
-        self._rng.shuffle(reachable)
-        reachable.sort(key=lambda peer: (peer not in hosts, peer not in self._targets))
-        wanted = reachable[: NEIGHBOURS + sum(peer in hosts for peer in reachable)]
-        self._targets = {peer: self._target(peer, allowed[peer], now) for peer in wanted}
+    def retarget(self, members: Mapping[PeerId, Peer], hosts: Collection[PeerId], now: float) -> None:
+        """A new roster, without banned peers."""
+        allowed = {peer: self._allowed(member.record.bulk) for peer, member in members.items() if peer != self._me}
+        self._reachable = {peer: addresses for peer, addresses in allowed.items() if addresses}
+        known = {peer: member for peer, member in members.items() if peer in self._reachable or peer == self._me}
+        self._hood.update(known, hosts, now)
+        self._aim(now)
+
+    def is_far(self, peer: PeerId) -> bool:
+        """Whether a peer that may be dialled is in another region than we."""
+        return self._hood.is_far(peer)
+
+    def surplus(self) -> list[PeerId]:
+        """Peers to close the link with: we dialled them, and have chosen others since."""
+        return [peer for peer, link in self._linked.items() if link.dialled and peer not in self._targets]
 
     def due(self, now: float) -> list[tuple[PeerId, str]]:
-        """The dials to start now."""
+        """The dials to start now, after the exchange of a few neighbours if that is due as well."""
+        if now >= self._hood.next_deadline():
+            self._hood.resample(self._linked, now)
+            self._aim(now)
         dials = []
         for peer, target in self._targets.items():
             if peer not in self._linked and target.due <= now:
@@ -62,11 +81,16 @@ class Dialler:
                 target.due = now + DIAL_SECONDS
         return dials
 
-    def opened(self, peer: PeerId, now: float) -> None:
-        self._linked[peer] = now
+    def given_up(self, peer: PeerId) -> None:
+        """The link is being closed: no surplus any more."""
+        self._linked[peer] = replace(self._linked[peer], dialled=False)
+
+    def opened(self, peer: PeerId, now: float, *, dialled: bool = False) -> None:
+        self._linked[peer] = _Link(now, dialled)
 
     def closed(self, peer: PeerId, now: float) -> None:
-        stable = now >= self._linked.pop(peer, now) + STABLE_SECONDS
+        link = self._linked.pop(peer, None)
+        stable = link is not None and now >= link.since + STABLE_SECONDS
         if peer in self._targets and stable:
             self._targets[peer].attempts = 0
         self.failed(peer, now)
@@ -78,7 +102,10 @@ class Dialler:
 
     def next_deadline(self) -> float:
         waiting = (target.due for peer, target in self._targets.items() if peer not in self._linked)
-        return min(waiting, default=float("inf"))
+        return min(self._hood.next_deadline(), min(waiting, default=float("inf")))
+
+    def _aim(self, now: float) -> None:
+        self._targets = {peer: self._target(peer, self._reachable[peer], now) for peer in self._hood.chosen}
 
     def _retry(self, peer: PeerId, target: _Target, now: float) -> None:
         wait = min(BACKOFF_SECONDS * 2**target.attempts, MAX_BACKOFF_SECONDS)

@@ -20,8 +20,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import trio
 
+from aurora_p2p.artifact.manifest import Manifest
 from aurora_p2p.artifact.store import ArtifactStore
 from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.errors import ShapeError, StoreError, UsageError
@@ -46,6 +48,8 @@ LOOK_SECONDS = 0.004
 MAX_NOTICES = 256
 OBSERVE_SECONDS = 1.0
 """Between two looks at the counters, for rates: no longer than MAX_WAIT_SECONDS, so the one timer is enough."""
+LANE_RATE = 1 << 19
+"""Bytes/s of our caps that are worth one more lane: what one TCP connection makes of 70 ms and 0.1 % loss (Mathis)."""
 PAUSE_SECONDS = 5.0
 """From a disk that refused to the next attempt."""
 
@@ -63,12 +67,14 @@ async def open_exchange(
     listen: str,
     up_rate: int = 0,
     down_rate: int = 0,
+    wan_lanes: int = bulk.MAX_LANES,
     local: Sequence[str] = (),
     log: Path | None = None,
     limits: Limits = Limits(),  # noqa: B008 (frozen)
 ) -> AsyncIterator[ExchangeDriver]:
     """Run the data plane. listen: "IP:port", port 0 = any. Rates: bytes/s, 0 = no cap. local: CIDRs (addresses.py).
 
+    wan_lanes: connections of a link that we dial to a peer of another region, 1 to 8.
     log: file for the bulk child's own messages; limits: its share of the machine.
     Raises, within a group, PortInUseError, UsageError, StoreError or ChildError.
     """
@@ -79,7 +85,7 @@ async def open_exchange(
         raise StoreError(f"cannot use {spool}: {error.strerror}") from error
     start = bulk.BulkStart(identity.seed, swarm, host, port, up_rate, down_rate, str(spool))
     plane = DataPlane(start, log, limits)
-    driver = ExchangeDriver(identity.peer, plane, store, Gate(identity.peer, _CHANCE, local))
+    driver = ExchangeDriver(identity.peer, plane, store, Gate(identity.peer, _CHANCE, local), wan_lanes)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(driver.run_plane)
         await plane.listening.wait()
@@ -92,10 +98,12 @@ async def open_exchange(
 class ExchangeDriver:
     """`feed` events of the daemon, take `notices`, look at `status()`. Made by open_exchange."""
 
-    def __init__(self, me: PeerId, plane: DataPlane, store: ArtifactStore, gate: Gate) -> None:
-        self._plane, self._store, self._gate = plane, store, gate
+    def __init__(
+        self, me: PeerId, plane: DataPlane, store: ArtifactStore, gate: Gate, wan_lanes: int = bulk.MAX_LANES
+    ) -> None:
+        self._plane, self._store, self._gate, self._wan_lanes = plane, store, gate, wan_lanes
         self._machine = Exchange(ExchangeConfig(plane.start.swarm, plane.start.up_rate * 8 // 1000), me, _CHANCE)
-        self._keeper = Keeper(store, self._outcome)
+        self._keeper = Keeper(store, self._outcome, self._release)
         self._traffic = Traffic()
         self.notices: Backlog[Notice] = Backlog(MAX_NOTICES)
         self._events: deque[ev.Event] = deque()
@@ -116,6 +124,11 @@ class ExchangeDriver:
     def linked(self) -> Collection[PeerId]:
         """Peers with an open link."""
         return tuple(self._traffic.linked)
+
+    @property
+    def rtts(self) -> Mapping[PeerId, float]:
+        """Linked peer -> shortest round trip of the last minutes in seconds, where the kernel has measured one."""
+        return self._traffic.rtts
 
     def holders(self, artifact: ArtifactId) -> Mapping[PeerId, int]:
         """How many of an artifact's segments each linked peer announced."""
@@ -204,8 +217,18 @@ class ExchangeDriver:
                 self._keeper.jobs.put(job)
             self._unfinished.clear()
             self._apply(ev.PauseFetch(self._fetch_held))
+        self._give_up_surplus()
         for peer, address in self._gate.dialler.due(now):
-            self._plane.commands.put(bulk.DialPeer(peer, address))
+            self._plane.commands.put(bulk.DialPeer(peer, address, self._lanes_to(peer)))
+
+    def _give_up_surplus(self) -> None:
+        """Close links to neighbours that were exchanged for others, once nothing is under way on them."""
+        surplus = self._gate.dialler.surplus()
+        standings = self._machine.standings() if surplus else {}
+        for peer in surplus:
+            if peer not in standings or not (standings[peer].asked or standings[peer].queued):
+                self._gate.dialler.given_up(peer)
+                self._plane.commands.put(bulk.CloseLink(peer, "exchanged for another neighbour"))
 
     # ---- events in
 
@@ -239,19 +262,24 @@ class ExchangeDriver:
                 self._pause()
             case bulk.LinkOpened(peer, address, dialled):
                 self._traffic.opened(peer, address, dialled=dialled)
-                self._gate.dialler.opened(peer, boottime())
+                self._gate.dialler.opened(peer, boottime(), dialled=dialled)
                 self._apply(ev.LinkUp(peer))
             case bulk.LinkClosed(peer):
                 self._link_down(peer)
             case bulk.DialFailed(peer):
                 self._gate.dialler.failed(peer, boottime())
-            case bulk.BulkStats(_, refused):
+            case bulk.BulkStats(_, refused, links):
                 self._handshakes_refused = dict(refused)
+                self._traffic.looked(links)
 
     def _link_down(self, peer: PeerId) -> None:
         self._traffic.closed(peer)
         self._gate.dialler.closed(peer, boottime())
         self._apply(ev.LinkDown(peer))
+
+    def _release(self, tokens: Sequence[str]) -> None:
+        if tokens:
+            self._plane.commands.put(bulk.FreeSpool(tuple(tokens)))
 
     def _outcome(self, outcome: Outcome) -> None:
         match outcome:
@@ -297,6 +325,15 @@ class ExchangeDriver:
             case ev.RosterChanged(roster):
                 self._traffic.retain(roster.peers)
                 self._plane.commands.put(self._gate.admit(roster, now))
+                for peer, link in self._traffic.linked.items():
+                    if link.dialled:
+                        self._plane.commands.put(bulk.SetLanes(peer, self._lanes_to(peer)))
+
+    def _lanes_to(self, peer: PeerId) -> int:
+        start = self._plane.start
+        capped = bool(start.up_rate and start.down_rate)
+        worthwhile = 1 + max(start.up_rate, start.down_rate) // LANE_RATE if capped else bulk.MAX_LANES
+        return min(self._wan_lanes, worthwhile) if self._gate.dialler.is_far(peer) else 1
 
     # ---- effects out
 
@@ -335,7 +372,7 @@ class ExchangeDriver:
             return
         command = bulk.SendFile(
             peer=effect.peer,
-            frame=encode(effect.frame),
+            frame=encode(self._with_page(effect.frame, effect.peer, manifest)),
             artifact=effect.artifact,
             index=effect.index,
             path=str(path),
@@ -344,6 +381,14 @@ class ExchangeDriver:
             digest=effect.expected,
         )
         self._plane.commands.put(command)
+
+    def _with_page(self, frame: SegmentData, peer: PeerId, manifest: Manifest) -> SegmentData:
+        """Lanes overtake each other: where there may be several, each segment brings its page along."""
+        link = self._traffic.linked.get(peer)
+        page = manifest.page_of(frame.index)
+        if frame.page or page is None or link is None or (link.lanes == 1 and not self._gate.dialler.is_far(peer)):
+            return frame
+        return msgspec.structs.replace(frame, page=encode(page))
 
     def _tell(self, notice: Notice) -> None:
         match notice:

@@ -37,9 +37,9 @@ class Gate:
         """Drops bans that have ended."""
         self.bans = {peer: until for peer, until in self.bans.items() if until > now}
         peers = self._roster.peers if self._roster else {}
-        addresses = {peer: view.record.bulk for peer, view in peers.items() if peer not in self.bans}
-        self.dialler.retarget(addresses, self._hosts, now)
-        return SetMembers(tuple(sorted({*addresses, *(self._hosts - self.bans.keys())})))
+        trusted = {peer: member for peer, member in peers.items() if peer not in self.bans}
+        self.dialler.retarget(trusted, self._hosts, now)
+        return SetMembers(tuple(sorted({*trusted, *(self._hosts - self.bans.keys())})))
 
     def next_deadline(self) -> float:
         return min(self.dialler.next_deadline(), *self.bans.values(), float("inf"))

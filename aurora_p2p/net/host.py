@@ -90,6 +90,14 @@ class ControlHost:
     def is_connected(self, peer: PeerId) -> bool:
         return bool(self._libp2p.get_network().get_connections(ID.from_base58(peer)))
 
+    def ip_of(self, peer: PeerId) -> str:
+        """Where a peer's connection comes from, as our own kernel names it; empty when it has none."""
+        for connection in self._libp2p.get_network().get_connections(ID.from_base58(peer)):
+            address = connection.muxed_conn.secured_conn.get_remote_address()  # the socket's, not the peerstore's
+            if address is not None:
+                return str(address[0])
+        return ""
+
     @property
     def connections(self) -> int:
         """Open libp2p connections, both ways."""

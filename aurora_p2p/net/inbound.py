@@ -1,27 +1,21 @@
-r"""The reading half of a link: bytes in, events out; payloads go to spool files, hashed while they are read.
+r"""The reading half of a lane: bytes in, events out; payloads go to spool files, hashed while they are read.
 
     PREFIX --> HEADER --> (FrameArrived) PREFIX
                      \--> PAYLOAD --> (SegmentArrived | SpoolFull) PREFIX
 
 A prefix of 8 zero bytes is a keep-alive. A header is decoded here, so that garbage costs its sender the link before
-anything reaches the daemon: only SegmentData has a payload, and always one. Spool names are made here, never received.
+anything reaches the daemon: only SegmentData has a payload, and always one; only a first lane carries other frames.
 When the disk refuses, the payload is read to its end and thrown away: the link survives a full disk.
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import math
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
-from blake3 import blake3
+from collections.abc import Callable
 
 from aurora_p2p.errors import WireError
-from aurora_p2p.local import faults
 from aurora_p2p.local.faults import reach
+from aurora_p2p.net.spool import Incoming, Spool
 from aurora_p2p.types import PeerId, Record
 from aurora_p2p.wire.bulk import MAX_FRAME, FrameArrived, SegmentArrived, SpoolFull
 from aurora_p2p.wire.codec import decode
@@ -36,72 +30,14 @@ Allowance = Callable[[int], float]
 """Seconds that a frame of so many bytes may take."""
 
 
-class Spool:
-    """A folder of payload files, emptied when it is opened. Raises OSError when it cannot be used.
-
-    Names are never used again, not even by the next process: a late reader finds its file or none.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._prefix, self._numbers = os.urandom(4).hex(), itertools.count()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for left_over in folder.glob("*.payload"):
-            left_over.unlink()
-
-    def next_path(self) -> Path:
-        return self._folder / f"{self._prefix}-{next(self._numbers)}.payload"
-
-
-class Incoming:
-    """One payload on its way to the spool. `stored` turns False when the disk refuses it."""
-
-    def __init__(self, path: Path, length: int) -> None:
-        self.path, self.length, self.stored = path, length, True
-        self._hash = blake3()
-        self._descriptor = -1
-        with self._or_give_up():
-            faults.disk("create", path)
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-
-    def write(self, piece: memoryview) -> None:
-        self._hash.update(piece)
-        with self._or_give_up():
-            faults.disk("write", self.path, piece, lambda part: os.write(self._descriptor, part))
-            while piece and self.stored:
-                piece = piece[os.write(self._descriptor, piece) :]
-        reach("bulk.receiving")
-
-    def finish(self) -> bytes:
-        """Close the file; BLAKE3 of the payload."""
-        self._close()
-        return self._hash.digest()
-
-    def discard(self) -> None:
-        self.stored = False
-        self._close()
-        with contextlib.suppress(OSError):
-            self.path.unlink(missing_ok=True)
-
-    @contextlib.contextmanager
-    def _or_give_up(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError:
-            self.discard()
-
-    def _close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
-
-
 class Inbound:
-    """State of one link's reading side. `deadline`: when the frame that has started must be complete, or infinity."""
+    """State of one lane's reading side. `deadline`: when the frame that has started must be complete, or infinity."""
 
-    def __init__(self, peer: PeerId, spool: Spool, emit: Emit, allowance: Allowance) -> None:
+    def __init__(
+        self, peer: PeerId, spool: Spool, emit: Emit, allowance: Allowance, *, segments_only: bool = False
+    ) -> None:
         self._peer, self._spool, self._emit, self._allowance = peer, spool, emit, allowance
+        self._segments_only = segments_only
         self._started_at = 0.0
         self.deadline = math.inf
         self._buffer, self._header = bytearray(), b""
@@ -123,13 +59,18 @@ class Inbound:
             if not self._missing:
                 self._advance()
 
+    @property
+    def missing(self) -> int:
+        """Bytes until the end of the payload that is arriving; 0 between payloads."""
+        return self._missing if self._incoming is not None else 0
+
     def postpone(self, seconds: float) -> None:
         """We did not read for so long: not the peer's fault."""
         self._started_at += seconds
         self.deadline += seconds
 
     def discard(self) -> None:
-        """The link is gone: forget the unfinished payload."""
+        """The lane is gone: forget the unfinished payload."""
         if self._incoming is not None:
             self._incoming.discard()
 
@@ -154,7 +95,9 @@ class Inbound:
         if self._payload_length:
             self._header = header
             self._missing = self._payload_length
-            self._incoming = Incoming(self._spool.next_path(), self._payload_length)
+            self._incoming = Incoming(self._spool, self._payload_length)
+        elif self._segments_only:
+            raise WireError(f"a {type(frame).__name__} frame is not on the link's first connection")
         else:
             self._emit(FrameArrived(self._peer, header))
             self._reset()

@@ -6,12 +6,13 @@ makes a segment missing again (StoreFailed) and is reported, so that fetching pa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
+from aurora_p2p.artifact.folder import disk
 from aurora_p2p.artifact.manifest import Manifest
 from aurora_p2p.artifact.store import ArtifactStore
 from aurora_p2p.errors import StoreError
@@ -58,19 +59,23 @@ Outcome = ev.Stored | ev.StoreFailed | Finished | DiskRefused
 
 
 class Keeper:
-    """`jobs` in, outcomes to `report` (called in the loop's thread). Run one `run`."""
+    """`jobs` in, outcomes to `report`, spool files done with to `release` (in the loop's thread). Run one `run`."""
 
-    def __init__(self, store: ArtifactStore, report: Callable[[Outcome], None]) -> None:
-        self._store, self._report = store, report
+    def __init__(
+        self,
+        store: ArtifactStore,
+        report: Callable[[Outcome], None],
+        release: Callable[[Sequence[str]], None] = lambda tokens: None,
+    ) -> None:
+        self._store, self._report, self._release = store, report, release
         self.jobs: Backlog[Job] = Backlog(MAX_JOBS)
 
     async def run(self) -> None:
         while True:
             batch = await self.jobs.take(BATCH)
             with trio.CancelScope(shield=True):  # a job that has begun is finished, or the store would not know of it
-                outcomes = await trio.to_thread.run_sync(
-                    lambda batch=batch: [o for job in batch for o in self._do(job)]
-                )
+                outcomes = await trio.to_thread.run_sync(self._do_all, batch)
+            self._release([job.token for job in batch if isinstance(job, ev.Keep | ev.Discard)])
             for outcome in outcomes:
                 self._report(outcome)
 
@@ -82,8 +87,8 @@ class Keeper:
             match job:
                 case ev.Keep():
                     return self._keep(job)
-                case ev.Discard(token):
-                    Path(token).unlink(missing_ok=True)
+                case ev.Discard():
+                    pass
                 case Remove(artifact):
                     self._store.retire(artifact)
                 case Finish(manifest):
@@ -94,12 +99,12 @@ class Keeper:
         return []
 
     def _keep(self, job: ev.Keep) -> list[Outcome]:
-        source = Path(job.token)
         try:
             self._store.save_page(job.artifact, job.page)
-            self._store.put(job.artifact, job.index, source)
+            with disk(Path(job.token)):
+                segment = Path(job.token).read_bytes()
+            self._store.put_bytes(job.artifact, job.index, segment)
         except StoreError as error:
-            source.unlink(missing_ok=True)
             failed = ev.StoreFailed(job.artifact, job.index)
             gone = not isinstance(error.__cause__, OSError)  # retired meanwhile: the disk is not to blame
             return [failed] if gone else [failed, DiskRefused(str(error), None)]

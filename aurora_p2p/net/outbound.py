@@ -1,8 +1,8 @@
-"""The writing half of a link: what waits to be sent, and the frame that is being sent.
+"""The writing half of a link: what waits to be sent, over any of its lanes.
 
-Control frames go ahead of segments that have not started. A segment is read from its file and hashed just before it
-starts, so that bad RAM or a rotten disk never gets an honest node banned. Filled by the command thread, emptied by
-the link's owner.
+Control frames keep their order, on the first lane, and go ahead of segments that have not started. A segment goes
+whole over whichever lane is free; it is read from its file and hashed just before it starts, so that bad RAM or a
+rotten disk never gets an honest node banned. Filled by the command thread, emptied by the owners of the lanes.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Protocol
 
 from blake3 import blake3
 
 from aurora_p2p.types import ArtifactId
 from aurora_p2p.wire.bulk import SegmentFailed, SendFile
-from aurora_p2p.wire.frame import encode_frame
+from aurora_p2p.wire.frame import encode_head
 
 MAX_CONTROL_BYTES = 4 * 2**20
 """Control frames waiting for one peer. One that reads so slowly that more pile up is not worth its link."""
@@ -36,6 +37,12 @@ class Outgoing:
     deadline: float = float("inf")
 
 
+class Idle(Protocol):
+    """A lane that has nothing to send."""
+
+    def wake(self) -> None: ...
+
+
 class Outbound:
     """Two bounded queues of one link."""
 
@@ -44,7 +51,7 @@ class Outbound:
         self._control: deque[bytes] = deque()
         self._control_bytes = 0
         self._segments: deque[SendFile] = deque()
-        self._staged: Outgoing | None = None
+        self._idle: dict[Idle, None] = {}
         self._failed = failed
 
     @property
@@ -53,18 +60,26 @@ class Outbound:
         return len(self._segments)
 
     def add_control(self, frame: bytes) -> bool:
-        """Queue an encoded frame. False when the peer has not read MAX_CONTROL_BYTES already."""
+        """Queue an encoded frame. False when the peer has not read MAX_CONTROL_BYTES already. Wakes nobody."""
         with self._lock:
             self._control.append(frame)
             self._control_bytes += len(frame)
             return self._control_bytes <= MAX_CONTROL_BYTES
 
     def add_segment(self, command: SendFile) -> bool:
+        """Queue a segment and wake the lane that has been idle longest. False when too many wait."""
         with self._lock:
             if len(self._segments) >= MAX_QUEUED_SEGMENTS:
                 return False
             self._segments.append(command)
+            self._wake_one()
             return True
+
+    def requeue(self, command: SendFile) -> None:
+        """A segment whose lane died before its last byte had left is the next to be sent."""
+        with self._lock:
+            self._segments.appendleft(command)
+            self._wake_one()
 
     def cancel(self, artifact: ArtifactId, indices: Collection[int]) -> None:
         """Forget queued segments that have not started."""
@@ -72,59 +87,70 @@ class Outbound:
             kept = (s for s in self._segments if s.artifact != artifact or s.index not in indices)
             self._segments = deque(kept)
 
-    def next(self) -> Outgoing | None:
-        """What should be sent now; a segment is still cancellable until `start`."""
+    def take_control(self) -> memoryview | None:
+        """Encoded frames to be sent now, or None."""
         with self._lock:
-            joined = self._take_control()
-        if joined:
-            return Outgoing(memoryview(joined))
-        while (command := self._head()) is not None:
-            if self._staged is None or self._staged.segment is not command:
-                self._staged = self._stage(command)
-            if self._staged is not None:
-                return self._staged
-            self.start(command)
-        self._staged = None
-        return None
+            joined = bytearray()
+            while self._control and (not joined or len(joined) + len(self._control[0]) <= JOINED_BYTES):
+                joined += self._control.popleft()
+            self._control_bytes -= len(joined)
+        return memoryview(joined) if joined else None
 
-    def start(self, command: SendFile) -> bool:
-        """Take a segment off the queue; False when it was cancelled meanwhile."""
+    def offered(self, lane: Idle) -> int:
+        """The size of the next segment; 0 when there is none: the lane is idle then, and woken for the next one."""
         with self._lock:
-            if not self._segments or self._segments[0] is not command:
-                return False
-            self._segments.popleft()
-            self._staged = None
-            return True
+            self._idle.pop(lane, None)
+            if self._segments:
+                return self._segments[0].length + len(self._segments[0].frame)
+            self._idle[lane] = None
+            return 0
 
-    def _head(self) -> SendFile | None:
+    def leave(self, lane: Idle) -> None:
+        """The lane carries no segments any more."""
         with self._lock:
-            return self._segments[0] if self._segments else None
+            self._idle.pop(lane, None)
+            if self._segments:
+                self._wake_one()
 
-    def _take_control(self) -> bytes:
-        joined = bytearray()
-        while self._control and (not joined or len(joined) + len(self._control[0]) <= JOINED_BYTES):
-            joined += self._control.popleft()
-        self._control_bytes -= len(joined)
-        return bytes(joined)
+    def take_segment(self, buffer: bytearray) -> Outgoing | None:
+        """The next segment, ready to be sent out of the lane's `buffer`, which is enlarged where that is too small.
 
-    def _stage(self, command: SendFile) -> Outgoing | None:
-        payload = read_range(command)
-        if isinstance(payload, str):
-            self._failed(SegmentFailed(command.peer, command.artifact, command.index, payload))
-            return None
-        return Outgoing(memoryview(encode_frame(command.frame, payload)), command)
+        One that cannot be read or has rotted is reported and passed over.
+        """
+        while True:
+            with self._lock:
+                if not self._segments:
+                    return None
+                command = self._segments.popleft()
+            ready = read_frame(command, buffer)
+            if not isinstance(ready, str):
+                return Outgoing(ready, command)
+            self._failed(SegmentFailed(command.peer, command.artifact, command.index, ready))
+
+    def _wake_one(self) -> None:
+        lane = next(iter(self._idle), None)
+        if lane is not None:
+            del self._idle[lane]
+            lane.wake()
 
 
-def read_range(command: SendFile) -> bytes | str:
-    """The segment's bytes, or why they must not be sent."""
+def read_frame(command: SendFile, buffer: bytearray) -> memoryview | str:
+    """The encoded frame with the segment's bytes behind it, in `buffer`, or why they must not be sent."""
+    head = encode_head(command.frame, command.length)
+    size = len(head) + command.length
+    if len(buffer) < size:
+        buffer.extend(bytes(size - len(buffer)))
+    frame = memoryview(buffer)[:size]
+    frame[: len(head)] = head
+    payload = frame[len(head) :]
     try:
         descriptor = os.open(command.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            payload = os.pread(descriptor, command.length, command.offset)
+            count = os.preadv(descriptor, [payload], command.offset)
         finally:
             os.close(descriptor)
     except OSError as error:
         return f"cannot read the segment: {error.strerror}"
-    if len(payload) != command.length or blake3(payload).digest() != command.digest:
+    if count != command.length or blake3(payload).digest() != command.digest:
         return "the segment's bytes on disk no longer match its hash"
-    return payload
+    return frame

@@ -15,19 +15,31 @@ from aurora_p2p.local.channel import Channel
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.net.tls import Fault
 from aurora_p2p.types import PeerId
-from aurora_p2p.wire.bulk import BulkCommand, BulkEvent, BulkStats, SegmentArrived, SegmentSent
+from aurora_p2p.wire.bulk import (
+    BulkCommand,
+    BulkEvent,
+    BulkStats,
+    LinkClosed,
+    LinkOpened,
+    SegmentArrived,
+    SegmentSent,
+)
 
 CONGESTED = 256
 """Events waiting beyond which reading pauses: half a second of small segments at 500 a second."""
 STATS_SECONDS = 1.0
+LinkStates = Collection[tuple[PeerId, int, int]]
+"""(peer, round trip in microseconds or 0, connections) of each open link."""
 
 
 class Outbox:
-    """`drained` is called, in the writer's thread, when the congestion is over."""
+    """`drained` is called, in the writer's thread, when the congestion is over; `look` for the state of the links."""
 
-    def __init__(self, channel: Channel[BulkCommand], drained: Callable[[], None]) -> None:
+    def __init__(
+        self, channel: Channel[BulkCommand], drained: Callable[[], None], look: Callable[[], LinkStates]
+    ) -> None:
         self.congested = False
-        self._channel, self._drained = channel, drained
+        self._channel, self._drained, self._look = channel, drained, look
         self._changed = threading.Condition()
         self._waiting: deque[BulkEvent] = deque()
         self._writing = False
@@ -46,12 +58,20 @@ class Outbox:
             elif isinstance(event, SegmentArrived):
                 self._received[event.peer] += event.length
                 self._stats_due = True
+            elif isinstance(event, LinkOpened | LinkClosed):
+                self._stats_due = True
             self._changed.notify_all()
 
     def refused(self, fault: Fault) -> None:
         """Count an incoming handshake that failed."""
         with self._changed:
             self._refused[fault] += 1
+            self._stats_due = True
+            self._changed.notify_all()
+
+    def touched(self) -> None:
+        """A lane has opened or ended: the state of the links is due."""
+        with self._changed:
             self._stats_due = True
             self._changed.notify_all()
 
@@ -80,19 +100,23 @@ class Outbox:
                 due = self._stats_due and now >= stats_at
                 if not self._waiting and not due and not relieved:
                     self._changed.wait(max(stats_at - now, 0.0) if self._stats_due else None)
-                batch = self._take(due)
-                self._writing = bool(batch)
-            stats_at = now + STATS_SECONDS if due else stats_at
+                batch = self._take()
+                self._writing = bool(batch or due)
+            if due:
+                batch.append(self._stats())
+                stats_at = now + STATS_SECONDS
             if relieved:
                 self._drained()
             if batch:
                 self._channel.send_batch(batch)
 
-    def _take(self, with_stats: bool) -> list[BulkEvent]:
-        """Some events, and the statistics when they are due."""
-        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), CONGESTED // 2))]
-        if with_stats:
+    def _take(self) -> list[BulkEvent]:
+        return [self._waiting.popleft() for _ in range(min(len(self._waiting), CONGESTED // 2))]
+
+    def _stats(self) -> BulkStats:
+        links = tuple(self._look())  # takes the links' lock, whose holders put events: never under ours
+        with self._changed:
             self._stats_due = False
             peers = tuple((peer, self._sent[peer], self._received[peer]) for peer in {*self._sent, *self._received})
-            batch.append(BulkStats(peers, tuple(sorted((fault.value, n) for fault, n in self._refused.items()))))
-        return batch
+            refused = tuple(sorted((fault.value, count) for fault, count in self._refused.items()))
+        return BulkStats(peers, refused, links)

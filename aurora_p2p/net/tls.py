@@ -4,13 +4,16 @@
     TLS 1.3, ALPN "aurora-bulk/<wire version>"          <->  certificate with the libp2p TLS extension
     checks that the extension names the peer it dialled
                                                         <-   nonce (32 random bytes)
-    public key (32), signature (64)                      ->  checks the signature, then asks `judge` about the peer
+    public key (32), link (32), signature (64)           ->  checks the signature, then asks `judge` about the peer
                                                         <-   verdict (1 byte)
+
+A link is named by the nonce of its first connection. A client sends zeros to open one, or the name of the link that
+this connection joins as a further lane: same client, same server, same swarm, that very link and no later one.
 
 The extension (OID 1.3.6.1.4.1.53594.1.1, libp2p tls spec) carries the server's public key and its signature over
 "libp2p-tls-handshake:" + SPKI of the certificate, so a copied extension does not fit another key. The client's
-signature covers both ids, the swarm, the nonce and the hash of the server's SPKI: whoever relays or replays it
-presents another id, key or nonce. Python offers no TLS exporter; the SPKI hash binds the channel.
+signature covers both ids, the swarm, the nonce, the link and the hash of the server's SPKI: whoever relays or replays
+it presents another id, key or nonce. Python offers no TLS exporter; the SPKI hash binds the channel.
 
 The TLS key lives in this process's memory only; there are no tickets, no resumption, no 0-RTT. Certificate dates are
 ignored: clocks do not matter here. Every function ends by its deadline and answers with a socket or a named `Fault`.
@@ -26,7 +29,6 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -49,7 +51,9 @@ _KEY_PROTOBUF = bytes.fromhex("08011220")
 _SIGNED_KEY = bytes.fromhex("3068") + bytes.fromhex("0424") + _KEY_PROTOBUF
 """DER of SignedKey{publicKey OCTET STRING, signature OCTET STRING} up to the key: all lengths are fixed for Ed25519."""
 _SIGNATURE_TAG = bytes.fromhex("0440")
-_NONCE_BYTES, _PROOF_BYTES = 32, 96
+_NONCE_BYTES, _PROOF_BYTES = 32, 128
+NEW_LINK = bytes(_NONCE_BYTES)
+"""In place of a link's name: this connection opens one."""
 _VALID = (datetime.datetime(1975, 1, 1), datetime.datetime(4096, 1, 1))
 
 
@@ -68,14 +72,35 @@ class Fault(StrEnum):
     TOO_MANY = "too-many-connections"
     UNREACHABLE = "unreachable"
     BAD_ADDRESS = "bad-address"
+    NO_SUCH_LINK = "no-such-link"
 
 
-_VERDICTS: tuple[Fault | None, ...] = (None, Fault.BAD_PROOF, Fault.NOT_A_MEMBER, Fault.DUPLICATE, Fault.TOO_MANY)
-"""What the server's verdict byte means; None opens the link."""
+_VERDICTS: tuple[Fault | None, ...] = (
+    None,
+    Fault.BAD_PROOF,
+    Fault.NOT_A_MEMBER,
+    Fault.DUPLICATE,
+    Fault.TOO_MANY,
+    Fault.NO_SUCH_LINK,
+)
+"""What the server's verdict byte means; None opens the connection."""
 
-Opened = TypeVar("Opened")
-Judge = Callable[[PeerId], Fault | None]
-"""Asked once the client has proved its id. None reserves the link: the caller must release it when the rest fails."""
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An authenticated connection. link: the name of the link that it has opened, or that it joins."""
+
+    secure: ssl.SSLSocket
+    peer: PeerId
+    link: bytes
+    joins: bool
+
+
+Judge = Callable[[PeerId, bytes], Fault | None]
+"""Asked about (peer, NEW_LINK or the link to join) once the client has proved its id.
+
+None reserves a place: the caller must release it when the rest fails.
+"""
 
 
 def certificate_for(identity: Identity, key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
@@ -127,15 +152,18 @@ class Tls:
         _load(server, secret + certificate_for(identity, key).public_bytes(Encoding.PEM))
         return cls(identity, swarm, server, client, hashlib.sha256(_spki(key.public_key())).digest())
 
-    def dial(self, raw: socket.socket, expected: PeerId, deadline: float) -> ssl.SSLSocket | Fault:
-        """The client's side over a connected socket, which is closed unless the link opens. deadline: boottime."""
-        return _shake(self.client, raw, deadline, lambda channel: self._prove(channel, expected))
+    def dial(self, raw: socket.socket, expected: PeerId, deadline: float, link: bytes = NEW_LINK) -> Opened | Fault:
+        """The client's side over a connected socket, which is closed unless it opens. deadline: boottime.
 
-    def accept(self, raw: socket.socket, judge: Judge, deadline: float) -> tuple[ssl.SSLSocket, PeerId] | Fault:
-        """The server's side, likewise. The accepting verdict has been sent when this returns a socket."""
+        link: the link that the connection joins; NEW_LINK opens one.
+        """
+        return _shake(self.client, raw, deadline, lambda channel: self._prove(channel, expected, link))
+
+    def accept(self, raw: socket.socket, judge: Judge, deadline: float) -> Opened | Fault:
+        """The server's side, likewise. The accepting verdict has been sent when this returns a connection."""
         return _shake(self.server, raw, deadline, lambda channel: self._examine(channel, judge))
 
-    def _prove(self, channel: _Channel, expected: PeerId) -> ssl.SSLSocket | Fault:
+    def _prove(self, channel: _Channel, expected: PeerId, link: bytes) -> Opened | Fault:
         server = server_of(channel.secure.getpeercert(binary_form=True) or b"")
         if isinstance(server, Fault):
             return server
@@ -143,26 +171,32 @@ class Tls:
         if peer != expected:
             return Fault.WRONG_PEER
         nonce = channel.receive(_NONCE_BYTES)
-        proof = proof_bytes(self.swarm, self.identity.peer, peer, spki_hash, nonce)
-        channel.send(self.identity.public_key + self.identity.sign(proof))
+        proof = proof_bytes(self.swarm, self.identity.peer, peer, spki_hash, nonce, link)
+        channel.send(self.identity.public_key + link + self.identity.sign(proof))
         verdict = channel.receive(1)[0]
         fault = _VERDICTS[verdict] if verdict < len(_VERDICTS) else Fault.OTHER_PROTOCOL
-        return fault or channel.secure
+        return fault or _opened(channel.secure, peer, nonce, link)
 
-    def _examine(self, channel: _Channel, judge: Judge) -> tuple[ssl.SSLSocket, PeerId] | Fault:
+    def _examine(self, channel: _Channel, judge: Judge) -> Opened | Fault:
         nonce = os.urandom(_NONCE_BYTES)
         channel.send(nonce)
         answer = channel.receive(_PROOF_BYTES)
-        peer = peer_id_of(answer[:32])
-        proof = proof_bytes(self.swarm, peer, self.identity.peer, self.spki_hash, nonce)
-        fault = judge(peer) if verify(peer, answer[32:], proof) else Fault.BAD_PROOF
+        peer, link = peer_id_of(answer[:32]), answer[32:64]
+        proof = proof_bytes(self.swarm, peer, self.identity.peer, self.spki_hash, nonce, link)
+        fault = judge(peer, link) if verify(peer, answer[64:], proof) else Fault.BAD_PROOF
         channel.send(bytes([_VERDICTS.index(fault)]))
-        return fault or (channel.secure, peer)
+        return fault or _opened(channel.secure, peer, nonce, link)
 
 
-def proof_bytes(swarm: SwarmId, client: PeerId, server: PeerId, spki_hash: bytes, nonce: bytes) -> bytes:
-    """What the client signs: one swarm, one pair of ids, one certificate, one connection."""
-    return signing_bytes("bulk-auth", fields(swarm.encode(), client.encode(), server.encode(), spki_hash, nonce))
+def _opened(secure: ssl.SSLSocket, peer: PeerId, nonce: bytes, link: bytes) -> Opened:
+    joins = link != NEW_LINK
+    return Opened(secure, peer, link if joins else nonce, joins)
+
+
+def proof_bytes(swarm: SwarmId, client: PeerId, server: PeerId, spki_hash: bytes, nonce: bytes, link: bytes) -> bytes:
+    """What the client signs: one swarm, one pair of ids, one certificate, one connection, one link."""
+    parts = (swarm.encode(), client.encode(), server.encode(), spki_hash, nonce, link)
+    return signing_bytes("bulk-auth", fields(*parts))
 
 
 def _context(protocol: int) -> ssl.SSLContext:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aurora_p2p.artifact.manifest import Manifest
@@ -28,6 +28,10 @@ class Link:
 
     address: str
     dialled: bool
+    rtt_seconds: float = 0.0
+    """Shortest of the last minutes, by the kernel; 0: unknown."""
+    lanes: int = 1
+    """Connections that it has."""
 
 
 @dataclass(slots=True)
@@ -104,6 +108,17 @@ class Traffic:
     def opened(self, peer: PeerId, address: str, *, dialled: bool) -> None:
         self.linked[peer] = Link(address, dialled)
 
+    def looked(self, states: Collection[tuple[PeerId, int, int]]) -> None:
+        """The bulk child's word on its open links: (peer, round trip in microseconds or 0, connections)."""
+        for peer, rtt, lanes in states:
+            if peer in self.linked:
+                self.linked[peer] = replace(self.linked[peer], rtt_seconds=rtt / 1e6, lanes=lanes)
+
+    @property
+    def rtts(self) -> dict[PeerId, float]:
+        """Seconds, of links where it is known."""
+        return {peer: link.rtt_seconds for peer, link in self.linked.items() if link.rtt_seconds > 0}
+
     def closed(self, peer: PeerId) -> None:
         self.linked.pop(peer, None)
 
@@ -178,6 +193,8 @@ class Traffic:
             "linked": link is not None,
             "dialled": link is not None and link.dialled,
             "address": link.address if link else "",
+            "rtt_ms": round(link.rtt_seconds * 1000, 3) if link and link.rtt_seconds else None,
+            "lanes": link.lanes if link else 0,
             "sent_bytes": self._sent[peer],
             "received_bytes": self._received[peer],
             "up_rate": self._up.of(peer),

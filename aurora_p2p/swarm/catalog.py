@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 
 from aurora_p2p.artifact.manifest import Manifest
 from aurora_p2p.errors import WireError
+from aurora_p2p.swarm.crossing import Crossing
 from aurora_p2p.swarm.events import TrustChanged
+from aurora_p2p.swarm.forwarding import Forwarding
+from aurora_p2p.swarm.geography import Geography
 from aurora_p2p.swarm.origin import Seeder
 from aurora_p2p.swarm.picker import Availability, Fetch
 from aurora_p2p.types import ArtifactId, PeerId, Seq, SwarmId
@@ -34,6 +37,10 @@ class Holding:
     peers: Availability
     fetch: Fetch
     seeder: Seeder | None = None
+    crossing: Crossing = field(default_factory=Crossing)
+    forwarding: Forwarding = field(default_factory=Forwarding)
+    firsts: int = 0
+    """Segments that came from a host: we are their first holder."""
     complete: bool = False
     short: dict[int, int] = field(default_factory=dict)
     """Length of segments shorter than segment_bytes (the last one)."""
@@ -79,7 +86,8 @@ class Holding:
 class Catalog:
     """Known artifacts by id."""
 
-    def __init__(self, swarm: SwarmId) -> None:
+    def __init__(self, swarm: SwarmId, geography: Geography) -> None:
+        self.geography = geography
         self.artifacts: dict[ArtifactId, Holding] = {}
         self.hosts: frozenset[PeerId] = frozenset()
         self._swarm = swarm
@@ -100,6 +108,12 @@ class Catalog:
     def newest(self) -> Seq:
         """Of what is live; 0 when nothing is."""
         return max((h.seq for h in self.artifacts.values() if not h.fetch.catch_up), default=Seq(0))
+
+    def is_live(self, holding: Holding) -> bool:
+        """Whether it is the first artifact that leads to the newest version of all that are known."""
+        version, seq = holding.manifest.header.version, holding.seq
+        headers = (other.manifest.header for other in self.artifacts.values())
+        return not any((one.version, -one.seq) > (version, -seq) for one in headers)
 
     def open(self, signed: Signed) -> Manifest | Equivocation | str:
         """A new manifest for an unknown header, proof of an equivocation, or the reason for refusing it.
@@ -131,7 +145,8 @@ class Catalog:
             other.manifest.header.version >= header.version and other.seq < header.seq
             for other in self.artifacts.values()
         )
-        peers = Availability(manifest.max_segments)
+        # An origin asks nobody: to it a copy across an ocean is a copy, and what is held there is not to be sent again.
+        peers = Availability(manifest.max_segments, *(() if origin else (self.geography.is_across,)))
         holding = Holding(manifest, peers, Fetch(peers, catch_up=catch_up))
         if origin:
             holding.seeder = Seeder(peers, manifest.header.segment_bytes)

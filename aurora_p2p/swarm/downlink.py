@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from aurora_p2p.artifact.manifest import ContradictionError
 from aurora_p2p.errors import WireError
 from aurora_p2p.swarm.catalog import Holding
+from aurora_p2p.swarm.crossing import MIN_DEADLINE, deadline_for
 from aurora_p2p.swarm.events import Discard, Keep, Refused, SegmentIn
 from aurora_p2p.swarm.link import MIN_SILENCE, SILENCE_FACTOR, Link
 from aurora_p2p.swarm.origin import MAX_CREDIT
@@ -24,6 +25,8 @@ MAX_OUTSTANDING = 64
 """Requests in flight over all peers."""
 MAX_IN_FLIGHT = 4
 """Artifacts fetched at a time; further accepted ones wait their turn."""
+GATEWAY_CREDIT = 8
+"""Pushes of one artifact that each member across may have under way to us: one on the wire, one behind it."""
 CREDIT_STEP = 8
 """Credit is renewed in steps, not for every push."""
 REQUEST_BATCH = 64
@@ -55,6 +58,8 @@ class Downlink:
         if not expected or not fetch.wanted or not fetch.missing >> index & 1:
             if not expected:
                 self._table.emit(Refused(link.peer, "it sent a segment that nobody asked for"))
+            elif fetch.have >> index & 1:
+                fetch.duplicates += 1
             self._table.emit(Discard(event.token))
             return None
         if page is None or holding.manifest.expected(index) != event.digest:
@@ -89,24 +94,57 @@ class Downlink:
                 holding.fetch.settle(link.peer, index)
             if frame.reason == "gone":
                 holding.peers.take(link.peer, 1 << index)
+                holding.fetch.host_lacks(link.peer, 1 << index)
+                self.look_around(holding, now)
         if frame.reason != "gone":
             link.resume_at = now + max(BUSY_SECONDS, link.latency)
 
     def grant(self, link: Link, holding: Holding) -> None:
-        """Let a host push to us: as much as is useful, and no more than it may have outstanding."""
+        """Let a peer push to us: as much as is useful, and no more than it may have outstanding."""
         fetch = holding.fetch
-        if (
-            not link.is_host
-            or not fetch.wanted
-            or holding.complete
-            or self.paused
-            or holding.artifact not in link.offers
-        ):
+        if not fetch.wanted or fetch.probing or holding.complete or self.paused or holding.artifact not in link.offers:
             return
-        room = MAX_CREDIT - fetch.credit.get(link.peer, 0)
-        if room >= CREDIT_STEP:
-            fetch.credit[link.peer] = MAX_CREDIT
+        most, step = (MAX_CREDIT, CREDIT_STEP) if link.is_host else (self._gateway_credit(link, holding), 1)
+        room = most - fetch.credit.get(link.peer, 0)
+        if room >= step:
+            fetch.credit[link.peer] = most
             self._table.send(link, Credit(holding.artifact, room))
+
+    def _gateway_credit(self, link: Link, holding: Holding) -> int:
+        """Pushes of a first holder across that are welcome: none where we ask for ourselves."""
+        geography = self._table.geography
+        if holding.fetch.catch_up or geography.alone or not geography.is_across(link.peer):
+            return 0
+        return GATEWAY_CREDIT
+
+    def probe(self, link: Link, holding: Holding, now: float) -> None:
+        """Let a host be asked for probes at once: an origin announces nothing of what nobody has fetched."""
+        if link.is_host and holding.fetch.probing and holding.manifest.final is not None:
+            holding.fetch.host_has(link.peer, holding.fetch.only, due=now)
+
+    def heard(self, link: Link, holding: Holding, mask: int, now: float) -> None:
+        """A member announced segments that are new for it."""
+        geography = self._table.geography
+        region = geography.region_of(link.peer)
+        if not geography.is_across(link.peer):
+            holding.crossing.bring(link.peer, mask, now)
+        elif region is not None:
+            holding.forwarding.reached(region, mask)
+            holding.crossing.hear(link.peer, mask & ~holding.fetch.have, deadline_for(link.latency), now)
+
+    def stored(self, holding: Holding, index: int, now: float) -> None:
+        """A segment is ours: our region has it, and if we are its first holder, the others shall."""
+        geography = self._table.geography
+        holding.crossing.bring(geography.me, 1 << index, now)
+        if holding.firsts >> index & 1:
+            holding.forwarding.first_held(index, geography.abroad)
+
+    def look_around(self, holding: Holding, now: float) -> None:
+        """Peers came, went or fell silent: what nobody of our region holds any more may have to cross again."""
+        fetch = holding.fetch
+        if self._table.geography.home is not None and not holding.complete:
+            lost = holding.peers.levels[0] & ~fetch.have & ~fetch.verifying
+            holding.crossing.lose(lost, holding.peers.beyond(), MIN_DEADLINE, now)
 
     def forget(self, artifact: ArtifactId) -> None:
         """The artifact is dropped: wait for none of it."""
@@ -128,6 +166,8 @@ class Downlink:
     def expire(self, now: float) -> None:
         for holding in self._in_flight():
             holding.fetch.expire(now)
+            if holding.crossing.next_deadline() <= now:
+                holding.crossing.expire(self._near(holding), holding.artifact, self._table.geography, now)
         due = [link for link in self._table.links.values() if link.requests and self._due(link) <= now]
         for link in due:  # first, so that nothing asked now is cancelled now
             if link.hedged_at is not None:
@@ -138,7 +178,9 @@ class Downlink:
                 self._hedge(link, now)
 
     def next_deadline(self, now: float) -> float:
-        due = min((holding.fetch.next_deadline() for holding in self._in_flight()), default=float("inf"))
+        due = float("inf")
+        for holding in self._in_flight():
+            due = min(due, holding.fetch.next_deadline(), holding.crossing.next_deadline())
         for link in self._table.links.values():
             if link.requests:
                 due = min(due, self._due(link))
@@ -167,6 +209,7 @@ class Downlink:
         fetch.verifying |= 1 << index
         if event.length != holding.manifest.header.segment_bytes:
             holding.short[index] = event.length
+        holding.firsts |= link.is_host << index
         link.pages.add((holding.artifact, page_first))
         for peer in list(fetch.copies.get(index, ())):
             other = self._table.links[peer]
@@ -176,31 +219,64 @@ class Downlink:
         self._table.emit(Keep(holding.artifact, index, event.token, page))
 
     def _in_flight(self) -> list[Holding]:
-        wanted = (h for h in self._table.catalog.artifacts.values() if h.fetch.wanted and not h.complete)
+        known = self._table.catalog.artifacts.values()
+        wanted = (h for h in known if h.fetch.wanted and not h.complete and not h.fetch.resting)
         return sorted(wanted, key=lambda h: (h.fetch.catch_up, h.seq))[:MAX_IN_FLIGHT]
+
+    def _near(self, holding: Holding) -> list[PeerId]:
+        """The linked members of our region that behave."""
+        home, links = self._table.geography.home, self._table.links
+        return [
+            peer
+            for peer in links
+            if self._table.geography.region_of(peer) == home and peer not in holding.fetch.excluded
+        ]
 
     def _schedule_one(self, holding: Holding, now: float) -> None:
         fetch, size = holding.fetch, holding.manifest.header.segment_bytes
         links = self._table.links
         room = MAX_OUTSTANDING - sum(len(link.requests) for link in links.values())
+        if room <= 0 or not fetch.idle:
+            return
+        free = [link for link in links.values() if link.slots(size, now) > 0]
         while room > 0 and fetch.idle:
-            free = [link for link in links.values() if link.slots(size, now) > 0]
             others = [link for link in free if not link.is_host]
             index = fetch.pick((link.peer for link in others), self._table.rng)
             if index is not None:
                 able = [link for link in others if fetch.peers.counted(link.peer) >> index & 1]
-                self._ask(self._cheapest(able, size), holding, index, now)
-            elif not self._ask_host(free, holding, now):
-                return
+                asked = self._cheapest(able, size)
+                self._ask(asked, holding, index, now)
+            else:
+                found = self._ask_across(others, holding, now) or self._ask_host(free, holding, now)
+                if found is None:
+                    return
+                asked = found
+            if asked.slots(size, now) <= 0:
+                free.remove(asked)
             room -= 1
 
-    def _ask_host(self, free: Iterable[Link], holding: Holding, now: float) -> bool:
+    def _ask_across(self, free: list[Link], holding: Holding, now: float) -> Link | None:
+        """Ask a peer of another region, rather the one who told us first: it may be pushing the segment already."""
+        crossing, size = holding.crossing, holding.manifest.header.segment_bytes
+        freely = holding.fetch.catch_up or self._table.geography.alone
+        allowed = holding.peers.full if freely else crossing.open
+        index = holding.fetch.pick_across((link.peer for link in free), allowed, self._table.rng) if allowed else None
+        if index is None:
+            return None
+        able = [link for link in free if holding.peers.across(link.peer) >> index & 1]
+        heard = crossing.heard.get(index)
+        told = [link for link in able if heard is not None and link.peer == heard.source and not freely]
+        asked = self._cheapest(told or able, size)
+        self._ask(asked, holding, index, now)
+        return asked
+
+    def _ask_host(self, free: Iterable[Link], holding: Holding, now: float) -> Link | None:
         for link in free:
             index = holding.fetch.pick_from_host(link.peer, self._table.rng) if link.is_host else None
             if index is not None:
                 self._ask(link, holding, index, now)
-                return True
-        return False
+                return link
+        return None
 
     def _cheapest(self, able: list[Link], segment_bytes: int) -> Link:
         return min(able, key=lambda link: link.cost(segment_bytes) * (1 + 0.05 * self._table.rng.random()))
@@ -229,10 +305,12 @@ class Downlink:
         for artifact, index in list(link.requests):
             holding = self._table.catalog.artifacts[artifact]
             fetch, size = holding.fetch, holding.manifest.header.segment_bytes
-            if len(fetch.copies.get(index, ())) >= MAX_COPIES:
+            if len(fetch.copies.get(index, ())) >= MAX_COPIES or not fetch.may_hedge:
                 continue
             free = [other for other in self._table.links.values() if other is not link and other.slots(size, now) > 0]
             able = [other for other in free if fetch.peers.counted(other.peer) >> index & 1]
+            if fetch.endgame:
+                able = able or [other for other in free if fetch.peers.across(other.peer) >> index & 1]
             able = able or [other for other in free if fetch.host_offers(other.peer, index)]
             if able:
                 self._ask(self._cheapest(able, size), holding, index, now)
@@ -245,6 +323,8 @@ class Downlink:
             by_artifact.setdefault(artifact, []).append(index)
         link.snubbed, link.hedged_at = True, None
         for artifact, indices in by_artifact.items():
-            self._table.catalog.artifacts[artifact].fetch.stall(link.peer, now)
+            holding = self._table.catalog.artifacts[artifact]
+            holding.fetch.stall(link.peer, now)
+            self.look_around(holding, now)
             self._table.send(link, Cancel(artifact, tuple(indices[:REQUEST_BATCH])))
         self._table.emit(Refused(link.peer, "it does not answer requests"))

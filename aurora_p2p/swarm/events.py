@@ -153,6 +153,17 @@ class Accept:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """Another answer to Announced: disk is reserved, but we make the artifact ourselves and tell of it by Stored.
+
+    Only these segments are fetched, for the signed pages that come with them. Accept asks for the rest as well.
+    """
+
+    artifact: ArtifactId
+    indices: Iterable[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Decline:
     """The answer to Announced: not wanted now."""
 
@@ -169,7 +180,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class StoreFailed:
-    """A Keep failed (disk full, read-only): the segment is missing again."""
+    """A Keep failed (disk full, read-only), or what we made ourselves is gone: the segment is missing again."""
 
     artifact: ArtifactId
     index: int
@@ -211,6 +222,7 @@ Event = (
     | Finished
     | Restored
     | Accept
+    | Probe
     | Decline
     | Stored
     | StoreFailed

@@ -106,6 +106,8 @@ class Link:
     """(artifact, first segment) of the pages that travelled this link, in either direction."""
     offers: dict[ArtifactId, bool] = field(default_factory=dict)
     """Headers that travelled this link, in either direction; True with the final page."""
+    passing: float | None = None
+    """Seconds from handing it a first copy until a third party has it, as a moving average."""
     weight: float = 1.0
     """Share of its claim that the origin trusts the peer with: halved when it fails to pass segments on."""
     _answered: bool = False
@@ -163,6 +165,11 @@ class Link:
         """Something we sent was answered after this long."""
         self.latency = max(min(self.latency, seconds) if self._answered else seconds, 1e-4)
         self._answered = True
+
+    def passed_on(self, seconds: float) -> None:
+        """A first copy was with a third party this long after we had handed it over."""
+        known = self.passing if self.passing is not None else seconds
+        self.passing = known + SMOOTHING * (seconds - known)
 
     def give_up(self, key: Key) -> None:
         """Stop waiting for a request, but welcome its answer."""

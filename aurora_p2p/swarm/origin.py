@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from aurora_p2p.swarm.bitset import bits
 from aurora_p2p.swarm.link import Link
-from aurora_p2p.swarm.picker import Availability, bits
+from aurora_p2p.swarm.picker import Availability
 from aurora_p2p.types import PeerId
 
 WATCH_SECONDS = 0.3
@@ -59,6 +60,7 @@ class Seeder:
         self._sending: dict[int, PeerId] = {}
         self._sent: dict[PeerId, dict[int, float]] = {}
         """First holder -> segment -> start of its watch, oldest first."""
+        self._begun: dict[int, float] = {}
         self._busy = 0
         self._reseed: dict[int, PeerId] = {}
         """Segments to send again, and who failed to pass them on."""
@@ -82,14 +84,14 @@ class Seeder:
         for peer in list(self.credit):
             self._retire_receiver(peer)
 
-    def choose(self, links: Mapping[PeerId, Link]) -> tuple[PeerId, int] | None:
+    def choose(self, links: Mapping[PeerId, Link], now: float) -> tuple[PeerId, int] | None:
         """The next (first holder, segment) among links with room in our uplink, or None."""
         ready = [peer for peer in links if self.credit.get(peer, 0) > 0]
         todo = self._todo() if ready else 0
         for _, index in zip(range(SCAN), bits(todo), strict=False):
             able = [peer for peer in ready if self._may_hold(peer, index)]
             if able:
-                peer = min(able, key=lambda peer: self._load(links[peer]))
+                peer = min(able, key=lambda peer: self._load(links[peer], now))
                 return peer, index
         return None
 
@@ -101,9 +103,10 @@ class Seeder:
         """It was sent, or is being sent, to this peer, who has not announced it yet."""
         return self._sending.get(index) == peer or index in self._sent.get(peer, ())
 
-    def sending(self, peer: PeerId, index: int, *, pushed: bool) -> None:
+    def sending(self, peer: PeerId, index: int, now: float, *, pushed: bool) -> None:
         """The segment was handed to the driver for this first holder, at its request or within its credit."""
         self._sending[index] = peer
+        self._begun[index] = now
         self._busy |= 1 << index
         self.released |= 1 << index
         self._reseed.pop(index, None)
@@ -141,7 +144,7 @@ class Seeder:
             for index in [index for index in bits(new & self._busy) if index in waiting]:
                 self._progress[holder] = now
                 if holder != peer:
-                    self._reward(links.get(holder))
+                    self._reward(links.get(holder), now - self._begun[index])
                 elif index in waiting and self._third_party(peer, index) and not self._held_by_another(peer, index):
                     links[peer].answered(now - waiting.pop(index))
                     waiting[index] = now
@@ -209,10 +212,15 @@ class Seeder:
             return False
         return self._reseed.get(index) != peer or len(self.credit) == 1
 
-    def _load(self, link: Link) -> tuple[float, float]:
-        weight = link.claimed * link.weight
+    def _load(self, link: Link, now: float) -> tuple[float, float]:
+        """Seconds until a third party would have one more of this holder; less weight makes them longer."""
         backlog = len(self._sent.get(link.peer, ())) + sum(sending.push for sending in link.sending.values())
-        return (backlog + 1) / weight, self._total.get(link.peer, 0) / weight
+        expected = link.latency + self._segment_bytes / link.claimed
+        passing = expected if link.passing is None else link.passing
+        waiting = self._sent.get(link.peer)
+        if waiting:
+            passing = max(passing, now - self._begun[next(iter(waiting))])
+        return (backlog + 1) * passing / link.weight, self._total.get(link.peer, 0) / link.weight
 
     def _third_party(self, holder: PeerId, index: int) -> bool:
         """Whether somebody else still wants the segment, and so could prove that the holder passes it on."""
@@ -230,8 +238,9 @@ class Seeder:
         self.confirmed |= bit
         return new
 
-    def _reward(self, link: Link | None) -> None:
+    def _reward(self, link: Link | None, seconds: float) -> None:
         if link is not None:
+            link.passed_on(seconds)
             link.weight = min(link.weight * RECOVERY, 1.0)
 
     def _deadline(self, link: Link, at: float) -> float:

@@ -1,8 +1,5 @@
 """What a node asks for next: rarest first, from the holder that will answer soonest.
 
-A set of segments is an int whose bit i is segment i (the wire's Bitmap, little-endian), so that set algebra over a
-million segments stays one machine operation.
-
     Availability   which linked peers hold which segments, and how many hold each
     Fetch          one artifact on its way in.  Segment: MISSING -> REQUESTED (1 or 2 copies) -> VERIFYING -> HAVE
 
@@ -13,17 +10,20 @@ until its time is over, so a peer wrongly excluded cannot strand an artifact.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from aurora_p2p.swarm.bitset import random_bit
 from aurora_p2p.types import PeerId
-from aurora_p2p.wire.limits import MAX_SEGMENTS
 
 if TYPE_CHECKING:
     from random import Random
 
 MAX_COPIES = 2
 """A hedge doubles a request once; more would feed a congested link with copies."""
+DUPLICATE_SHARE = 0.02
+"""Of what we hold, that may have come twice before silence is no longer hedged; it is still given up as a stall."""
+FREE_DUPLICATES = 4
 STALLS_TO_EXCLUDE = 2
 EXCLUDE_SECONDS = 8.0
 """Longer than an artifact of a healthy swarm takes (2-10 s), so in practice "for this artifact"; doubled each time."""
@@ -32,49 +32,27 @@ MAX_FALLBACK_STEPS = 64
 """Announcements of a host waiting for their turn are merged beyond this many."""
 
 
-def bits(mask: int) -> Iterator[int]:
-    """Indices of the set bits, ascending; linear in the length of the mask."""
-    for position, byte in enumerate(mask.to_bytes(-(-mask.bit_length() // 8), "little")):
-        while byte:
-            low = byte & -byte
-            yield 8 * position + low.bit_length() - 1
-            byte ^= low
-
-
-def mask_of(indices: Iterable[int]) -> int:
-    """The set of these indices. Each must be below MAX_SEGMENTS, which bounds the result to 128 KiB."""
-    mask = 0
-    for index in indices:
-        if index >= MAX_SEGMENTS:
-            raise ValueError(f"segment {index} is past the limit of {MAX_SEGMENTS}")
-        mask |= 1 << index
-    return mask
-
-
-def random_bit(mask: int, rng: Random) -> int:
-    """One set bit of a non-empty mask, drawn by a random starting point."""
-    start = rng.randrange(mask.bit_length())
-    tail = mask >> start
-    return start + (tail & -tail).bit_length() - 1
-
-
 class Availability:
     """Who holds what among the linked peers. levels[k] is the set of segments that exactly k counted peers hold.
 
-    A suspended peer's holdings are remembered but not counted.
+    What suspended peers and peers across an ocean hold is remembered but not counted.
     """
 
-    def __init__(self, segments: int) -> None:
+    def __init__(self, segments: int, is_far: Callable[[PeerId], bool] = lambda _: False) -> None:
         self.full = (1 << segments) - 1
         self.held: dict[PeerId, int] = {}
         self.levels: list[int] = [self.full]
         self._suspended: set[PeerId] = set()
+        self._far: set[PeerId] = set()
+        self._is_far = is_far
 
     def add(self, peer: PeerId, mask: int) -> int:
         """Returns what is new."""
+        if peer not in self.held and self._is_far(peer):
+            self._far.add(peer)
         new = mask & self.full & ~self.held.get(peer, 0)
         self.held[peer] = self.held.get(peer, 0) | new
-        if peer not in self._suspended:
+        if self._counts(peer):
             self._raise(new)
         return new
 
@@ -83,7 +61,7 @@ class Availability:
         gone = mask & self.held.get(peer, 0)
         if gone:
             self.held[peer] &= ~gone
-            if peer not in self._suspended:
+            if self._counts(peer):
                 self._lower(gone)
 
     def drop(self, peer: PeerId) -> None:
@@ -91,20 +69,30 @@ class Availability:
         self.take(peer, self.held.get(peer, 0))
         self.held.pop(peer, None)
         self._suspended.discard(peer)
+        self._far.discard(peer)
 
     def suspend(self, peer: PeerId) -> None:
-        if peer not in self._suspended:
-            self._suspended.add(peer)
-            self._lower(self.held.get(peer, 0))
+        self._mark(self._suspended, peer, True)
 
     def resume(self, peer: PeerId) -> None:
-        if peer in self._suspended:
-            self._suspended.discard(peer)
-            self._raise(self.held.get(peer, 0))
+        self._mark(self._suspended, peer, False)
+
+    def place(self) -> None:
+        """The map has changed: count each peer on its side of the ocean."""
+        for peer in self.held:
+            self._mark(self._far, peer, self._is_far(peer))
 
     def counted(self, peer: PeerId) -> int:
-        """What may be asked of this peer."""
-        return 0 if peer in self._suspended else self.held.get(peer, 0)
+        """What may be asked of this peer, without crossing an ocean."""
+        return self.held.get(peer, 0) if self._counts(peer) else 0
+
+    def across(self, peer: PeerId) -> int:
+        """What may be asked of this peer, if an ocean lies between us."""
+        return self.held.get(peer, 0) if peer in self._far and peer not in self._suspended else 0
+
+    def beyond(self) -> dict[PeerId, int]:
+        """What each peer across may be asked for."""
+        return {peer: held for peer in self._far if (held := self.across(peer))}
 
     def rarest(self, candidates: int, rng: Random) -> int | None:
         """A random one of the candidates that the fewest peers (at least one) hold."""
@@ -112,6 +100,18 @@ class Availability:
             if level & candidates:
                 return random_bit(level & candidates, rng)
         return None
+
+    def _counts(self, peer: PeerId) -> bool:
+        return peer not in self._suspended and peer not in self._far
+
+    def _mark(self, marks: set[PeerId], peer: PeerId, on: bool) -> None:
+        before = self._counts(peer)
+        (marks.add if on else marks.discard)(peer)
+        after = self._counts(peer)
+        if before and not after:
+            self._lower(self.held.get(peer, 0))
+        elif after and not before:
+            self._raise(self.held.get(peer, 0))
 
     def _raise(self, mask: int) -> None:
         for k in reversed(range(len(self.levels))):
@@ -137,6 +137,8 @@ class Fetch:
         self.catch_up = catch_up
         """The artifact was complete elsewhere when we first heard of it: it yields to live ones."""
         self.wanted = False
+        self.only = peers.full
+        """What may be asked of others: less than everything while we make the artifact ourselves (Probe)."""
         self.needed = peers.full
         """All segments there are, as far as is known: the size bound, then the final page."""
         self.have = 0
@@ -145,7 +147,9 @@ class Fetch:
         self.stalls: dict[PeerId, int] = {}
         self.excluded: dict[PeerId, float] = {}
         self.credit: dict[PeerId, int] = {}
-        """Pushes that each host may still send us."""
+        """Pushes that each peer may still send us."""
+        self.duplicates = 0
+        """Segments that came once more after we had them."""
         self._requested = 0
         self._fallback: dict[PeerId, int] = {}
         self._fallback_due: deque[tuple[float, PeerId, int]] = deque()
@@ -153,7 +157,22 @@ class Fetch:
     @property
     def missing(self) -> int:
         """Neither held nor being verified."""
-        return self.needed & ~(self.have | self.verifying)
+        return self.needed & self.only & ~(self.have | self.verifying)
+
+    @property
+    def probing(self) -> bool:
+        """Whether the rest of the artifact is made here."""
+        return self.only != self.peers.full
+
+    @property
+    def resting(self) -> bool:
+        """Whether what is missing comes from nobody else: it takes no turn from other artifacts."""
+        return self.probing and not self.missing and not self.copies
+
+    @property
+    def may_hedge(self) -> bool:
+        """Whether hedging has cost little so far."""
+        return self.duplicates <= FREE_DUPLICATES + DUPLICATE_SHARE * self.have.bit_count()
 
     @property
     def idle(self) -> int:
@@ -172,9 +191,19 @@ class Fetch:
             union |= self.peers.counted(peer)
         return self.peers.rarest(self.idle & union, rng)
 
+    def pick_across(self, free: Iterable[PeerId], allowed: int, rng: Random) -> int | None:
+        """An idle segment of those allowed that nobody near offers and one of the `free` peers across does."""
+        union = 0
+        for peer in free:
+            union |= self.peers.across(peer)
+        mask = self.idle & self.peers.levels[0] & allowed & union
+        return random_bit(mask, rng) if mask else None
+
     def pick_from_host(self, host: PeerId, rng: Random) -> int | None:
         """An idle segment that no other peer offers and that the host announced long enough ago."""
         mask = self.idle & self.peers.levels[0] & self._fallback.get(host, 0)
+        for held in self.peers.beyond().values() if mask else ():
+            mask &= ~held
         return random_bit(mask, rng) if mask else None
 
     def host_offers(self, host: PeerId, index: int) -> bool:
@@ -190,6 +219,10 @@ class Fetch:
             else:
                 self._fallback[peer] = self._fallback.get(peer, 0) | waiting
         self._fallback_due.append((due, host, mask))
+
+    def host_lacks(self, host: PeerId, mask: int) -> None:
+        """A host that was asked does not have these (any more)."""
+        self._fallback[host] = self._fallback.get(host, 0) & ~mask
 
     def request(self, peer: PeerId, index: int) -> None:
         self.copies.setdefault(index, []).append(peer)

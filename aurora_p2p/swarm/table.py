@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from aurora_p2p.swarm.catalog import Catalog, Holding
 from aurora_p2p.swarm.events import Effect, SendFrame
+from aurora_p2p.swarm.geography import Geography
 from aurora_p2p.swarm.link import Link
 from aurora_p2p.swarm.origin import Seeder
 from aurora_p2p.types import PeerId
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 class Table:
     def __init__(self, catalog: Catalog, rng: Random) -> None:
         self.catalog = catalog
+        self.geography: Geography = catalog.geography
         self.rng = rng
         self.links: dict[PeerId, Link] = {}
         self._effects: list[Effect] = []
@@ -36,3 +38,8 @@ class Table:
         """Artifacts of which we are the origin: live ones first, then by age."""
         ours = [(h, h.seeder) for h in self.catalog.artifacts.values() if h.seeder]
         return sorted(ours, key=lambda pair: (pair[0].fetch.catch_up, pair[0].seq))
+
+    def forwarding(self) -> list[Holding]:
+        """Artifacts of which something is to be pushed to other regions: live ones first, then by age."""
+        due = [h for h in self.catalog.artifacts.values() if not h.forwarding.is_idle]
+        return sorted(due, key=lambda h: (h.fetch.catch_up, h.seq))

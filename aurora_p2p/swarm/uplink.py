@@ -14,26 +14,36 @@ from typing import Literal
 
 from aurora_p2p.swarm.catalog import Holding
 from aurora_p2p.swarm.events import CancelSend, Refused, SegmentOut, SendFailed, SendSegment
-from aurora_p2p.swarm.link import MAX_QUEUE, Link, Sending, Upload
+from aurora_p2p.swarm.link import MAX_QUEUE, UNKNOWN_RATE, Link, Sending, Upload
+from aurora_p2p.swarm.places import Places
 from aurora_p2p.swarm.table import Table
 from aurora_p2p.types import ArtifactId
 from aurora_p2p.wire.codec import encode
 from aurora_p2p.wire.exchange import Cancel, Reject, RequestSegments, SegmentData
 
-UPLOADS = 4
-"""Segments with the driver at a time: enough to keep a socket busy over the pipe to the bulk child, few enough that a
-segment is complete, and can be passed on, soon after it was begun."""
-UPLOADS_PER_LINK = 2
+PLACES_PER_LINK = 2
+"""Inside a region: one on the wire, one behind it."""
+PLACES_PER_LONG_LINK = 8
+"""Across regions: as many as it has connections."""
 
 
 class Uplink:
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, up_kbps: int) -> None:
         self._table = table
+        self._places = Places(up_kbps * 125.0 or UNKNOWN_RATE)
 
     @property
     def queued(self) -> int:
         """Segments that wait or are on their way, over all links: the load that a Have tells."""
         return sum(len(link.queue) + len(link.sending) for link in self._table.links.values())
+
+    def granted(self, link: Link, artifact: ArtifactId, segments: int) -> None:
+        """The peer will take so many more pushes: of the origin, or of a first holder in another region."""
+        holding = self._table.catalog.artifacts.get(artifact)
+        if holding and holding.seeder:
+            holding.seeder.grant(link.peer, segments)
+        elif holding and self._table.geography.is_across(link.peer):
+            holding.forwarding.grant(link.peer, segments)
 
     def request(self, link: Link, frame: RequestSegments) -> None:
         """Queue what can be served; reject the rest."""
@@ -51,6 +61,7 @@ class Uplink:
             else:
                 link.queue.append(Upload(frame.artifact, index))
                 waiting.add(index)
+                self._claim(link, frame.artifact, index)
         if gone:
             self._table.send(link, Reject(frame.artifact, tuple(gone), "gone"))
         if busy:
@@ -76,6 +87,7 @@ class Uplink:
         sending = link.sending.pop((event.artifact, event.index), None) if link else None
         if link is None or holding is None or sending is None:
             return 0
+        self._places.left(sending.length, now)
         link.outgoing.deliver(holding.manifest.header.segment_bytes, sending.since, now)
         holding.served[event.index] = holding.served.get(event.index, 0) + 1
         return holding.seeder.sent(link.peer, event.index, now) if holding.seeder else 0
@@ -87,6 +99,7 @@ class Uplink:
         if holding:
             holding.fetch.have &= ~(1 << event.index)
             holding.complete = False
+            holding.forwarding.lost(event.index)
             if holding.seeder:
                 holding.seeder.produced &= ~(1 << event.index)
         sending = link.sending.pop((event.artifact, event.index), None) if link else None
@@ -103,14 +116,31 @@ class Uplink:
 
     def pump(self, now: float) -> None:
         """Hand over segments while there are free places."""
-        moving = [link for link in self._table.links.values() if link.stuck_at() > now]
-        limit = UPLOADS_PER_LINK if len(moving) > 1 else UPLOADS
-        free = UPLOADS - sum(len(link.sending) for link in moving)
+        links = self._table.links.values()
+        moving = [link for link in links if not link.sending or link.stuck_at() > now]
+        under_way = [one for link in moving for one in link.sending.values()]
+        free = self._places.free(under_way, now)
+        if free <= 0 or not self._has_work():
+            return
+        if self._places.held_up(under_way, now):
+            late = self._places.is_late
+            moving = [link for link in moving if not any(late(one, now) for one in link.sending.values())]
+        alone = len(links) == 1
         while free > 0:
-            room = [link for link in moving if len(link.sending) < limit]
-            if not (self._push(room, now) or self._serve(room, now)):
+            room = [link for link in moving if len(link.sending) < self._most(link, alone)]
+            if not (self._push(room, now) or self._forward(room, now) or self._serve(room, now)):
                 return
             free -= 1
+
+    def _has_work(self) -> bool:
+        known = self._table.catalog.artifacts.values()
+        queued = any(link.queue for link in self._table.links.values())
+        return queued or any(h.seeder is not None or not h.forwarding.is_idle for h in known)
+
+    def _most(self, link: Link, alone: bool) -> int:
+        """Segments that a link may have with the driver. alone: it is the only one."""
+        long = alone or self._table.geography.is_across(link.peer)
+        return PLACES_PER_LONG_LINK if long else PLACES_PER_LINK
 
     def expire(self, now: float) -> None:
         """First copies stuck behind a peer that takes nothing go to another one."""
@@ -121,20 +151,42 @@ class Uplink:
                 holding = self._table.catalog.artifacts.get(artifact)
                 if holding and holding.seeder:
                     holding.seeder.unsent(link.peer, index)
+                elif holding:
+                    holding.forwarding.withdraw(link.peer, self._table.geography.region_of(link.peer), index)
 
     def next_deadline(self, now: float) -> float:
-        return min((at for link in self._table.links.values() if (at := link.stuck_at()) > now), default=float("inf"))
+        busy = [link for link in self._table.links.values() if link.sending]
+        due = min((at for link in busy if (at := link.stuck_at()) > now), default=float("inf"))
+        return min(due, self._places.next_deadline((one for link in busy for one in link.sending.values()), now))
 
     def _push(self, room: list[Link], now: float) -> bool:
         links = {link.peer: link for link in room}
         for holding, seeder in self._table.seeding():
-            choice = seeder.choose(links)
+            choice = seeder.choose(links, now)
             if choice is not None:
                 peer, index = choice
-                seeder.sending(peer, index, pushed=True)
+                seeder.sending(peer, index, now, pushed=True)
                 self._hand_over(links[peer], holding, index, push="first", now=now)
                 return True
         return False
+
+    def _forward(self, room: list[Link], now: float) -> bool:
+        """Push what the origin gave us to a gateway of another region."""
+        links = {link.peer: link for link in room}
+        for holding in self._table.forwarding():
+            choice = holding.forwarding.choose(links, holding.artifact, self._table.geography)
+            if choice is not None:
+                peer, region, index = choice
+                holding.forwarding.push(peer, region, index, asked=False)
+                self._hand_over(links[peer], holding, index, push="gateway", now=now)
+                return True
+        return False
+
+    def _claim(self, link: Link, artifact: ArtifactId, index: int) -> None:
+        """A member of another region asks for what we are about to push there: it shall be the gateway."""
+        region, holding = self._table.geography.region_of(link.peer), self._table.catalog.artifacts[artifact]
+        if region is not None and holding.forwarding.is_due(region, index):
+            holding.forwarding.push(link.peer, region, index, asked=True)
 
     def _serve(self, room: list[Link], now: float) -> bool:
         waiting = [link for link in room if link.queue]
@@ -145,27 +197,30 @@ class Uplink:
         holding = self._table.catalog.artifacts[upload.artifact]
         if holding.fetch.have >> upload.index & 1 and not self._is_on_its_way(link, holding, upload.index):
             if holding.seeder and holding.seeder.is_unsent(upload.index):
-                holding.seeder.sending(link.peer, upload.index, pushed=False)
+                holding.seeder.sending(link.peer, upload.index, now, pushed=False)
             self._hand_over(link, holding, upload.index, push="", now=now)
         return True
 
-    def _rank(self, link: Link) -> tuple[bool, int, int, float]:
+    def _rank(self, link: Link) -> tuple[bool, bool, int, int, float]:
         head = link.queue[0]
         holding = self._table.catalog.artifacts[head.artifact]
         catch_up = holding.fetch.catch_up or (holding.complete and holding.seq < self._table.catalog.newest)
-        return catch_up, holding.served.get(head.index, 0), len(link.sending), link.outgoing.last
+        first = holding.forwarding.is_first(link.peer, self._table.geography.region_of(link.peer), head.index)
+        return catch_up, not first, min(holding.served.get(head.index, 0), 1), len(link.sending), link.outgoing.last
 
     def _is_on_its_way(self, link: Link, holding: Holding, index: int) -> bool:
         pushed = holding.seeder is not None and holding.seeder.is_on_its_way(link.peer, index)
         return pushed or (holding.artifact, index) in link.sending
 
-    def _hand_over(self, link: Link, holding: Holding, index: int, *, push: Literal["", "first"], now: float) -> None:
+    def _hand_over(
+        self, link: Link, holding: Holding, index: int, *, push: Literal["", "first", "gateway"], now: float
+    ) -> None:
         first, page, expected = holding.page_of(index)
         carries = None if self._has_page(link, holding, first) else first
         if carries is not None:
             link.pages.add((holding.artifact, first))
         length = holding.length_of(index)
-        link.sending[holding.artifact, index] = Sending(now, length, push == "first", carries)
+        link.sending[holding.artifact, index] = Sending(now, length, push != "", carries)
         frame = SegmentData(holding.artifact, index, push, b"" if carries is None else encode(page))
         self._table.emit(SendSegment(link.peer, frame, holding.artifact, index, expected, length))
 

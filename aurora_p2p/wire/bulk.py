@@ -14,10 +14,13 @@ from aurora_p2p.types import Record
 from aurora_p2p.wire.exchange import Index
 from aurora_p2p.wire.limits import MAX_MEMBERS, U62, Address, ArtifactField, Bytes32, Name, PeerField, SwarmField, Text
 
+MAX_LANES = 8
+"""Connections of one link. Over a lossy path 1 / 4 / 8 took 5.9 / 1.6 / 1.075 times the bound (simulated, swarm.md)."""
 MAX_FRAME = 2 * 2**20
 """Bytes of an encoded frame without its payload: an Offer whose header names 20,000 tensors fits."""
 FrameBytes = Annotated[bytes, Meta(max_length=MAX_FRAME)]
 """An encoded ExchangeFrame."""
+Lanes = Annotated[int, Meta(ge=1, le=MAX_LANES)]
 
 
 class BulkStart(Record, frozen=True, tag="start"):
@@ -47,6 +50,15 @@ class DialPeer(Record, frozen=True, tag="dial"):
     peer: PeerField
     address: Address
     """"host:port", or "[ipv6]:port"."""
+    lanes: Lanes = 1
+    """TLS connections that the link shall have: the first now, the others once it is open."""
+
+
+class SetLanes(Record, frozen=True, tag="lanes"):
+    """The link that was dialled to this peer shall have so many connections from now on."""
+
+    peer: PeerField
+    lanes: Lanes
 
 
 class CloseLink(Record, frozen=True, tag="close"):
@@ -80,6 +92,12 @@ class CancelSend(Record, frozen=True, tag="cancel-send"):
     peer: PeerField
     artifact: ArtifactField
     segments: Annotated[tuple[Index, ...], Meta(max_length=4096)]
+
+
+class FreeSpool(Record, frozen=True, tag="free-spool"):
+    """These spool files are needed no more."""
+
+    paths: Annotated[tuple[Address, ...], Meta(max_length=4096)]
 
 
 class StopBulk(Record, frozen=True, tag="stop"):
@@ -118,7 +136,7 @@ class FrameArrived(Record, frozen=True, tag="frame"):
 
 
 class SegmentArrived(Record, frozen=True, tag="segment"):
-    """`frame` is the SegmentData frame; its payload lies in `path`; `digest` is the payload's BLAKE3."""
+    """`frame` is the SegmentData frame; its payload lies in `path` until FreeSpool; `digest`: the payload's BLAKE3."""
 
     peer: PeerField
     frame: FrameBytes
@@ -154,13 +172,29 @@ class SpoolFull(Record, frozen=True, tag="spool-full"):
 
 
 class BulkStats(Record, frozen=True, tag="stats"):
-    """Since start, at most once a second: payload bytes (peer, sent, received); handshakes refused (why, n)."""
+    """At most once a second. Since start: payload bytes (peer, sent, received); handshakes refused (why, n).
+
+    links: of the open ones (peer, shortest round trip in microseconds or 0, connections).
+    """
 
     peers: Annotated[tuple[tuple[PeerField, U62, U62], ...], Meta(max_length=MAX_MEMBERS)]
     refused: Annotated[tuple[tuple[Name, U62], ...], Meta(max_length=64)] = ()
+    links: Annotated[tuple[tuple[PeerField, U62, U62], ...], Meta(max_length=MAX_MEMBERS)] = ()
 
 
-BulkCommand = BulkStart | SetMembers | SetRates | DialPeer | CloseLink | SendFrame | SendFile | CancelSend | StopBulk
+BulkCommand = (
+    BulkStart
+    | SetMembers
+    | SetRates
+    | DialPeer
+    | SetLanes
+    | CloseLink
+    | SendFrame
+    | SendFile
+    | CancelSend
+    | FreeSpool
+    | StopBulk
+)
 BulkEvent = (
     Listening
     | StartFailed

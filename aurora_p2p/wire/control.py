@@ -9,9 +9,11 @@ from msgspec import Meta
 
 from aurora_p2p.types import Record
 from aurora_p2p.wire.limits import (
+    MAX_DISTANCES,
     MAX_LEASE_SAMPLES,
     MAX_NEW_TOKENS,
     MAX_PROMPT_TOKENS,
+    MAX_RTT_MS,
     MAX_SEGMENTS,
     U62,
     U63,
@@ -53,6 +55,7 @@ class Reason(StrEnum):
     NOT_A_MEMBER = "not_a_member"
     BAD_RECORD = "bad_record"
     ROSTER_FULL = "roster_full"
+    NETWORK_FULL = "network_full"
     # leases
     NO_WORK = "no_work"
     VERSION_TOO_OLD = "version_too_old"
@@ -272,9 +275,22 @@ class Progress(Record, frozen=True, tag="progress"):
     """One line for a person."""
 
 
+class Distance(Record, frozen=True):
+    """The shortest round trip of the last minutes on an open link, as the kernel measured it."""
+
+    peer: PeerField
+    rtt_ms: Annotated[int, Meta(ge=0, le=MAX_RTT_MS)]
+
+
+class Distances(Record, frozen=True, tag="distances"):
+    """How far the members are that a node has links with, the nearest first; the host makes regions of it."""
+
+    peers: Annotated[tuple[Distance, ...], Meta(max_length=MAX_DISTANCES)]
+
+
 class Noted(Record, frozen=True, tag="noted"):
     pass
 
 
-Request = Join | Challenge | RosterRequest | SignedLeaseRequest | Submit | Release | CommitFailed | Progress
+Request = Join | Challenge | RosterRequest | SignedLeaseRequest | Submit | Release | CommitFailed | Progress | Distances
 Reply = Welcome | HeadAnswer | RosterReply | Grant | Receipts | Released | Noted | Refusal

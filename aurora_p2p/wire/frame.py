@@ -21,7 +21,12 @@ class Frame(NamedTuple):
 
 
 def encode_frame(header: bytes, payload: bytes | memoryview = b"") -> bytes:
-    return b"".join((len(header).to_bytes(4, "big"), len(payload).to_bytes(4, "big"), header, payload))
+    return b"".join((encode_head(header, len(payload)), payload))
+
+
+def encode_head(header: bytes, payload_bytes: int) -> bytes:
+    """A frame without its payload, which must follow."""
+    return b"".join((len(header).to_bytes(4, "big"), payload_bytes.to_bytes(4, "big"), header))
 
 
 def frame_lengths(prefix: bytes, *, max_header: int = MAX_HEADER, max_payload: int = MAX_PAYLOAD) -> tuple[int, int]:

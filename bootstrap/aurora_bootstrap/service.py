@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import trio
 from aurora_bootstrap.config import BootstrapConfig
 from aurora_bootstrap.metrics import BOOTSTRAP_METRICS, snapshot
 from aurora_p2p.crypto.identity import Identity
+from aurora_p2p.local import hangup
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.local.config import make_home
 from aurora_p2p.local.control import serve_control, socket_path
@@ -39,13 +39,14 @@ def serve(home: Path, config: BootstrapConfig, *, as_json: bool) -> None:
 async def _serve(home: Path, config: BootstrapConfig, as_json: bool, log: EventLog) -> None:
     identity = Identity.load_or_create(home / "node.key")
     registry = Registry(max_registrations=config.max_registrations, max_per_namespace=config.max_per_swarm)
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with trio.open_signal_receiver(*hangup.stop_signals()) as signals:
         async with open_control_host(identity, config.listen, gossip=False) as host, trio.open_nursery() as nursery:
             serve_rendezvous(host, registry, clock=boottime, chance=random.SystemRandom())
             log.write("listening", addresses=host.addresses(), peer=host.peer)
             _announce(host.peer, host.addresses(), as_json=as_json)
             await _start_watching(nursery, home, config, Output(as_json=as_json, log=log), host, registry)
-            async for _ in signals:
+            async for number in signals:
+                hangup.heard(number)
                 nursery.cancel_scope.cancel()
                 return
 

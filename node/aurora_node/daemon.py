@@ -15,7 +15,6 @@ bootstrap stops nothing: the node finishes and serves what it has.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -36,12 +35,14 @@ from aurora_node.measure import Meter, total_ram
 from aurora_node.metrics import NODE_METRICS, NodeMeter
 from aurora_node.parts import Parts, open_parts
 from aurora_node.presence import Stance
-from aurora_node.reporting import keep_reporting, progress_of
+from aurora_node.rebuilds import Rebuilds
+from aurora_node.reporting import distances_of, keep_measuring, keep_reporting, progress_of
 from aurora_node.screen import show_screen
 from aurora_node.status import snapshot
 from aurora_node.weights import Weights
 from aurora_node.why import why
 from aurora_node.work import LeaseWorker, WorkFigures
+from aurora_p2p.local import hangup
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.local.control import Handler, serve_control, socket_path
 from aurora_p2p.local.log import EventLog, log_path
@@ -52,6 +53,7 @@ from aurora_p2p.net.host import ControlHost, open_control_host
 from aurora_p2p.swarm import events as ev
 from aurora_p2p.swarm.freshness import Trust
 from aurora_p2p.types import ArtifactId
+from aurora_p2p.wire.control import Distances
 from aurora_p2p.wire.ticket import Ticket
 from aurora_p2p.wire.trust import PeerRecord
 
@@ -117,6 +119,7 @@ class _Node:
         self._weights.decline = lambda artifact: self._driver.feed(ev.Decline(artifact))
         self._weights.retired = lambda artifact: self._driver.feed(ev.Retire(artifact))
         self._folds = self._open_folds()
+        self._rebuilds = self._open_rebuilds()
         meter = Meter(parts.folder, self._gpu if config.pause_when_gpu_busy else None)
         self._guest = Guest(parts.home, parts.policy, meter.measure, output)
         self._meter = NodeMeter(parts.store.root)
@@ -133,6 +136,14 @@ class _Node:
         folds.done = partial(weights.restored, complete=True, own=True)
         return folds
 
+    def _open_rebuilds(self) -> Rebuilds:
+        parts, weights, trust = self._parts, self._weights, self._trust
+        rebuilds = Rebuilds(parts.identity.peer, parts.store, self._driver, self._folds)
+        rebuilds.newest, rebuilds.note = lambda: weights.newest_snapshot, parts.output.note
+        rebuilds.pressed = lambda: weights.lacks_room
+        rebuilds.members = lambda: trust.roster.peers.keys() - trust.hosts if trust.roster else ()
+        return rebuilds
+
     def _room(self) -> Room:
         config = self._parts.config
         return Room(
@@ -144,10 +155,10 @@ class _Node:
         )
 
     async def run(self, *, plain: bool) -> None:
-        """Join, then until SIGTERM, SIGINT or `quit`."""
+        """Join, then until SIGTERM, Ctrl-C, a closed terminal or `quit`."""
         output = self._parts.output
         commands = self._commands()
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        with trio.open_signal_receiver(*hangup.stop_signals()) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._listen_for_signals, signals)
                 nursery.start_soon(self._stop, nursery.cancel_scope)
@@ -171,8 +182,10 @@ class _Node:
                 nursery.start_soon(self._worker.submissions.run)
                 nursery.start_soon(self._guest.run)
                 nursery.start_soon(self._folds.run)
+                nursery.start_soon(self._rebuilds.run)
                 nursery.start_soon(self._keep_caps)
                 nursery.start_soon(keep_reporting, self._progress, self._link.report)
+                nursery.start_soon(keep_measuring, self._distances, self._link.report)
                 nursery.start_soon(self._tell_versions)
                 nursery.start_soon(partial(show_screen, commands, output, plain=plain))
                 await self._engines.run()
@@ -189,7 +202,8 @@ class _Node:
     # ---- stopping
 
     async def _listen_for_signals(self, signals: AsyncIterator[int]) -> None:
-        async for _ in signals:
+        async for number in signals:
+            hangup.heard(number)
             self._stop_now = self._stopping.is_set()
             self._stopping.set()
 
@@ -239,6 +253,9 @@ class _Node:
     def _progress(self) -> Any:
         return progress_of(self._weights, self._figures, self._driver)
 
+    def _distances(self) -> Distances:
+        return distances_of(self._driver.rtts, self._trust.hosts)
+
     async def _tell_versions(self) -> None:
         last = self._weights.held
         while True:
@@ -270,6 +287,7 @@ class _Node:
             "engine_bytes": self._engines.memory,
             "engine_restarts": self._engines.restarts,
             "equivocation": self._following.contradicted,
+            "folds": {"folded": self._folds.folded, **self._rebuilds.status()},
             "draining": self._worker.drained,
             "log": self._parts.output.tail(SHOWN_EVENTS),
             **self._meter.status(self._parts.store.reserved_bytes, self._parts.store.quota_bytes),

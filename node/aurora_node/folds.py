@@ -54,7 +54,9 @@ class Folds:
     def __init__(
         self, store: ArtifactStore, identity: Identity, bytes_per_hour: int, floor: int, log: Path | None = None
     ) -> None:
-        self._store, self._identity, self._floor, self._log = store, identity, floor, log
+        self._store, self._identity, self._floor, self.log = store, identity, floor, log
+        self.turn = trio.Lock()
+        """Held by whoever folds: one child at a time."""
         self._budget = WriteBudget(bytes_per_hour)
         self._working = True
         self.publisher: Callable[[], PeerId | None] = lambda: None
@@ -72,7 +74,16 @@ class Folds:
         while True:
             await trio.sleep(LOOK_SECONDS)
             if self._working:
-                await self.look()
+                async with self.turn:
+                    await self.look()
+
+    def may_write(self, now: float) -> bool:
+        """Whether a fold may begin: the machine is not its owner's alone, and the budget is not spent."""
+        return self._working and self._budget.allows(now)
+
+    def wrote(self, written: int) -> None:
+        """Another fold has written so many bytes."""
+        self._budget.spend(written, boottime())
 
     async def look(self) -> None:
         """Fold, if that is due. A failure is noted, and the old artifacts stay."""
@@ -109,7 +120,7 @@ class Folds:
         squashed = sum(one.length for one in route[1:] if one.artifact in own)
         base = 0 if squashed > FOLD_RATIO * route[0].length else 1
         sources = [self._store.source(one.artifact) for one in route]
-        async with open_fold(sources, base=base, log=self._log) as folding:
+        async with open_fold(sources, base=base, log=self.log) as folding:
             writer = await trio.to_thread.run_sync(self._open, _header(route, base, mark, folding))
             try:
                 async with aclosing(folding.pieces()) as pieces:
@@ -134,13 +145,17 @@ class Folds:
 
     def _open(self, header: Header) -> ArtifactWriter:
         """Reserve disk, in a thread. Raises StoreError, DiskFullError."""
+        self.require_room(header.size_bound)
+        return ArtifactWriter(header, self._identity, self._store)
+
+    def require_room(self, size_bound: int) -> None:
+        """Raises DiskFullError when a fold would take what the owner wants free, StoreError; in a thread."""
         try:
             free = shutil.disk_usage(self._store.root).free - self._floor
         except OSError as error:
             raise StoreError(f"cannot look at the disk of {self._store.root}: {error.strerror}") from error
-        if header.size_bound > free:
-            raise DiskFullError(f"a fold of up to {header.size_bound:,} bytes has no room on the disk")
-        return ArtifactWriter(header, self._identity, self._store)
+        if size_bound > free:
+            raise DiskFullError(f"a fold of up to {size_bound:,} bytes has no room on the disk")
 
 
 def _header(route: Sequence[Resident], base: int, mark: bytes, folding: Folding) -> Header:

@@ -10,7 +10,7 @@ HOUSEKEEPING_SECONDS.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import trio
@@ -20,6 +20,7 @@ from aurora_node.link import HostLink
 from aurora_node.parts import Parts
 from aurora_node.weights import Weights
 from aurora_p2p.artifact.manifest import Manifest
+from aurora_p2p.artifact.retention import restart_route
 from aurora_p2p.errors import StaleError, StoreError, UnreachableError, WireError
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.local.files import write_durably
@@ -28,7 +29,7 @@ from aurora_p2p.net.drive import ExchangeDriver, Notice
 from aurora_p2p.net.host import ControlHost
 from aurora_p2p.swarm import events as ev
 from aurora_p2p.swarm.roster import RosterView
-from aurora_p2p.types import ArtifactId
+from aurora_p2p.types import ArtifactId, Version
 from aurora_p2p.wire.codec import decode, encode
 from aurora_p2p.wire.control import CommitFailed
 from aurora_p2p.wire.names import head_topic
@@ -74,18 +75,31 @@ class Following:
     async def begin(self) -> None:
         """After joining: tell the exchange whom to trust, then what is on disk."""
         await self._tell_exchange()
-        for manifest, have in await trio.to_thread.run_sync(lambda: self._parts.store.load(now=boottime())):
+        found = await trio.to_thread.run_sync(lambda: self._parts.store.load(now=boottime()))
+        reached = self._reached({manifest.artifact for manifest, _ in found if self._is_usable(manifest)})
+        for manifest, have in found:
             complete = self._parts.store.is_complete(manifest.artifact)
             if manifest.publisher == self._parts.identity.peer and complete and self._is_of_publisher(manifest):
                 self._weights.restored(manifest, complete=True, own=True)
                 continue
-            if manifest.publisher != self._link.trust.publish:
+            overtaken = not complete and manifest.header.version <= reached  # or it was being rebuilt
+            if manifest.publisher != self._link.trust.publish or overtaken:
                 self._parts.store.retire(manifest.artifact)
                 continue
             await self._driver.feed(ev.Restored(manifest, have))
             self._link.run = manifest.header.run
             if not self._declined(manifest):  # the settings may have changed since
                 self._weights.restored(manifest, complete=complete)
+
+    def _is_usable(self, manifest: Manifest) -> bool:
+        """Whether the publisher that is trusted now has signed it, or what was folded of it here."""
+        own = manifest.publisher == self._parts.identity.peer and self._is_of_publisher(manifest)
+        return own or manifest.publisher == self._link.trust.publish
+
+    def _reached(self, usable: Collection[ArtifactId]) -> Version:
+        """The version that the complete ones among these lead to; -1 without any."""
+        complete = [one for one in self._parts.store.residents() if one.artifact in usable]
+        return max((one.header.version for one in restart_route(complete)), default=Version(-1))
 
     def _is_of_publisher(self, manifest: Manifest) -> bool:
         """Whether what was folded here was made of publications of the key that is trusted now."""

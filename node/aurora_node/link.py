@@ -37,6 +37,7 @@ from aurora_p2p.wire.control import (
     RESULT_PROTOCOL,
     Challenge,
     CommitFailed,
+    Distances,
     Grant,
     HeadAnswer,
     Join,
@@ -304,10 +305,10 @@ class HostLink:
         with suppress(AuroraError):
             await self._ask_host(RESULT_PROTOCOL, failure, ANSWER_SECONDS)
 
-    async def report(self, progress: Progress) -> bool:
-        """Tell the host what this node fetches and serves; whether it took it. Best effort."""
+    async def report(self, report: Progress | Distances) -> bool:
+        """Tell the host what this node does, or how far others are; whether it took it. Best effort."""
         with suppress(AuroraError):
-            return isinstance(await self._ask_host(RESULT_PROTOCOL, progress, ANSWER_SECONDS), Noted)
+            return isinstance(await self._ask_host(RESULT_PROTOCOL, report, ANSWER_SECONDS), Noted)
         return False
 
     async def _ask_host(self, protocol: str, message: Record, seconds: float) -> Reply:
@@ -331,4 +332,5 @@ _REFUSAL_HINTS = {
     Reason.WIRE_VERSION: "upgrade aurora-p2p on the older side",
     Reason.WRONG_SWARM: "the address belongs to another swarm: ask for a new ticket",
     Reason.ROSTER_FULL: "try again in a minute",
+    Reason.NETWORK_FULL: "too many of your network are members: try later, or ask the host to name it in `local`",
 }

@@ -94,6 +94,8 @@ NODE_METRICS = (
     ),
     Metric("aurora_node_stage_seconds_total", "counter", "Time spent staging.", at("stage_seconds")),
     Metric("aurora_node_commit_seconds_total", "counter", "Time spent committing.", at("commit_seconds")),
+    Metric("aurora_node_folds_total", "counter", "Times that stored deltas were folded.", at("folds", "folded")),
+    Metric("aurora_node_rebuilds_total", "counter", "Snapshots rebuilt for newcomers.", at("folds", "rebuilt")),
     Metric("aurora_node_leases_total", "counter", "Leases worked on.", at("leases")),
     Metric("aurora_node_samples_total", "counter", "Samples generated.", at("samples")),
     Metric("aurora_node_tokens_total", "counter", "Tokens generated.", at("tokens")),

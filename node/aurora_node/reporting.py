@@ -1,15 +1,17 @@
-"""A node's reports to its host: what is being fetched, staged and served, for the people who look at the host.
+"""A node's reports to its host: what is being fetched, staged and served, for the people who look at the host; and how
+far others are, for the regions that the host makes.
 
     progress_of(...)        what there is to say now
     Reports                 when to say it: on change, at most once a second, and again every REPEAT_SECONDS
     keep_reporting(...)     the task: look, send, until cancelled
+    keep_measuring(...)     the same for distances, every DISTANCE_SECONDS
 
 Nothing depends on a report: one that the host does not take, or refuses, is followed by the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import trio
 
@@ -17,12 +19,15 @@ from aurora_node.weights import Weights
 from aurora_node.work import WorkFigures
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.net.drive import ExchangeDriver
-from aurora_p2p.types import NO_BASE
-from aurora_p2p.wire.control import Progress
+from aurora_p2p.types import NO_BASE, PeerId
+from aurora_p2p.wire.control import Distance, Distances, Progress
+from aurora_p2p.wire.limits import MAX_DISTANCES, MAX_RTT_MS
 
 LOOK_SECONDS = 1.0
 """Between two looks, and so the shortest time between two reports."""
 REPEAT_SECONDS = 15.0
+DISTANCE_SECONDS = 15.0
+"""Between two reports of distances: regions change at most once a minute, and a report may get lost."""
 """An unchanged report is sent again: a host that was restarted knows of everybody within this time."""
 STATE_LETTERS = 200
 """Of the state line; the wire allows 512 characters."""
@@ -67,3 +72,18 @@ async def keep_reporting(look: Callable[[], Progress], send: Callable[[Progress]
         if reports.due(progress, boottime()):
             reports.sent(progress, boottime(), taken=await send(progress))
         await trio.sleep(LOOK_SECONDS)
+
+
+def distances_of(rtts: Mapping[PeerId, float], hosts: Collection[PeerId]) -> Distances:
+    """What to say of round trips in seconds: the nearest ones, without the hosts, which measure for themselves."""
+    nearest = sorted((seconds, peer) for peer, seconds in rtts.items() if peer not in hosts)[:MAX_DISTANCES]
+    return Distances(tuple(Distance(peer, min(round(seconds * 1000), MAX_RTT_MS)) for seconds, peer in nearest))
+
+
+async def keep_measuring(look: Callable[[], Distances], send: Callable[[Distances], Awaitable[bool]]) -> None:
+    """Report distances until cancelled, once there are any. send: HostLink.report."""
+    while True:
+        await trio.sleep(DISTANCE_SECONDS)
+        distances = look()
+        if distances.peers:
+            await send(distances)

@@ -135,7 +135,7 @@ class Weights:
         if known is None:
             return  # forgotten while the last segment was being written
         if not known.complete:
-            known.complete = True
+            known.begun = known.complete = True
             self.figures.transfer_seconds += boottime() - known.heard
         await self.accept_wanted()
         self._wake.set()
@@ -149,6 +149,17 @@ class Weights:
     def own(self) -> frozenset[ArtifactId]:
         """What was folded here."""
         return frozenset(artifact for artifact, known in self._known.items() if known.own)
+
+    @property
+    def newest_snapshot(self) -> Known | None:
+        """Of the publisher's, whether or not it is wanted here."""
+        found = (known for known in self._known.values() if known.manifest.header.kind == "snapshot" and not known.own)
+        return max(found, key=lambda known: known.manifest.header.seq, default=None)
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether something on the way to the newest version has no room."""
+        return bool(self._without_room)
 
     def forget(self, artifact: ArtifactId) -> None:
         """Aborted, contradicted or retired."""

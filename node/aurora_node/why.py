@@ -241,6 +241,18 @@ def _mishaps(status: Status) -> list[str]:
     return told
 
 
+def _folds(status: Status) -> list[str]:
+    """What it makes for others beside its work."""
+    folds = status.get("folds") or {}
+    making, failed = folds.get("rebuilding"), folds.get("rebuild_failed")
+    if making:
+        count = f"{making['have']} of {making['segments']} segments"
+        return [
+            f"rebuilding the snapshot of version {making['version']} for newcomers, when nothing else runs: {count}"
+        ]
+    return [f"the last snapshot for newcomers was not rebuilt: {failed}; it is left to other members"] if failed else []
+
+
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
@@ -259,5 +271,6 @@ _RULES: tuple[Callable[[Status], list[str]], ...] = (
     _work,
     _refused,
     _banned,
+    _folds,
     _mishaps,
 )

@@ -11,11 +11,13 @@ from aurora_p2p.artifact.folder import read_manifest
 from aurora_p2p.artifact.routes import FOLD_VERSIONS
 from aurora_p2p.host.programs import Programs, wait_until
 from aurora_p2p.wire.manifest import Header
-from tests.e2e.world import LONG, Swarm
+from tests.e2e.world import LONG, Swarm, set_key
 
 pytestmark = pytest.mark.slow
 
 BEHIND = 10
+FOLDED = 8
+"""Deltas that take more than half of the snapshot's bytes."""
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +72,11 @@ def test_after_many_versions_the_host_has_a_snapshot_and_a_newcomer_starts_from_
 
 
 def test_a_node_folds_what_it_has_and_restarts_from_it(world: Swarm) -> None:
+    world.kill_host()
+    set_key(world.host.home / "run.toml", "rewrite_gib_per_hour", 0.0)  # its snapshots would be rebuilt instead
+    world.start_host()
+    world.train(FOLDED)
     veteran = world.nodes[0]
-
     peer = veteran.status()["peer"]
     wait_until(lambda: bool(stored(veteran.home, peer)), LONG, "a node that folded its deltas")
     veteran.process.kill()

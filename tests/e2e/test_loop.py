@@ -12,6 +12,17 @@ pytestmark = pytest.mark.slow
 STEPS = 5
 
 
+def is_seeded(swarm: Swarm) -> bool:
+    """Whether the host has nothing left to fold, and a node holds its newest snapshot."""
+    status = swarm.host.status()
+    if status["folds"]["settled"] != status["version"] or status["folds"]["making"]:
+        return False
+    snapshots = [one for one in status["exchange"]["artifacts"] if one["kind"] == "snapshot"]
+    newest = max(snapshots, key=lambda one: one["seq"])["artifact"]
+    shown = [one for node in swarm.nodes for one in node.status()["exchange"]["artifacts"]]
+    return any(one["artifact"] == newest and 0 < one["segments"] == one["have"] for one in shown)
+
+
 def test_nodes_that_joined_by_ticket_and_by_swarm_id_follow_every_version_and_their_samples_are_admitted_once(
     swarm: Swarm,
 ) -> None:
@@ -38,13 +49,15 @@ def test_nodes_that_joined_by_ticket_and_by_swarm_id_follow_every_version_and_th
 
 def test_a_late_joiner_catches_up_by_the_newest_snapshot_and_what_follows_it_and_works(swarm: Swarm) -> None:
     swarm.train(2)
+    wait_until(lambda: is_seeded(swarm), LONG, "members that have rebuilt the host's newest snapshot")
     with swarm.guest("late") as late:
         (status,) = swarm.settle(late)
-        artifacts = status["exchange"]["artifacts"]
+        segments, artifacts = status["exchange"]["segments"], status["exchange"]["artifacts"]
+        assert segments["peers"] > segments["origin"], "it comes from members"
+        assert all(one["from_peers"] > one["from_origin"] for one in artifacts if one["have"] > one["segments"] // 2)
         held = sorted((artifact["version"], artifact["kind"]) for artifact in artifacts if artifact["have"])
         assert held[0][1] == "snapshot"
         assert {kind for _, kind in held[1:]} <= {"delta"}
         swarm.train(2)
         wait_until(lambda: late.status()["admitted"] > 0, LONG, "a sample of the late joiner")
-        assert late.status()["exchange"]["segments"]["peers"] > 0, "what follows comes from peers as well"
         assert late.stop() == 0

@@ -36,6 +36,7 @@ def node(peer, region=0, **changes):
         "control": "/ip4/127.0.0.1/tcp/4100",
         "seen_seconds": 0.8,
         "linked": True,
+        "rtt_ms": None,
         "has_percent": 100,
         "version": 41,
         "active": True,
@@ -156,7 +157,8 @@ def generating():
         "down_rate": 20_000.0,
         "published": {"sent_bytes": 450_000_000, "artifact_bytes": 400_000_000},
     }
-    nodes = [node(ALICE), node(BOB, linked=False), node(CAROL, 1, tokens_per_second=950.0, refused={"lag": 3})]
+    carol = node(CAROL, 1, tokens_per_second=950.0, refused={"lag": 3}, rtt_ms=71.6)
+    nodes = [node(ALICE, rtt_ms=0.4), node(BOB, linked=False), carol]
     status["work"] |= {
         "version": 41,
         "nodes": nodes,

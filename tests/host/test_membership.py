@@ -2,6 +2,7 @@
 
 import pytest
 
+from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.host import membership
 from aurora_p2p.host.membership import GONE_SECONDS, MAX_RECORD_BYTES, Membership
 from aurora_p2p.swarm.roster import open_roster
@@ -141,3 +142,91 @@ def test_the_largest_roster_of_the_largest_records_is_one_message():
     roster = Roster(SWARM, Generation(2**62), Epoch(2**62), tuple(Member(record, 7, True) for _ in range(MAX_MEMBERS)))
     sealed = Signed(KEYS.admit.peer, encode(roster), bytes(64))
     assert len(encode(sealed)) + 1024 < MAX_MESSAGE
+
+
+# ---- networks
+
+
+def crowd(members, count, bulk="198.18.5.7:4102", ip=""):
+    """So many strangers ask to join from one network; the refusals."""
+    nodes = [Identity(bytes([100 + index]) * 32) for index in range(count)]
+    return [members.join(node.peer, join_of(node, bulk=(bulk,)), ip=ip, now=0.0) for node in nodes]
+
+
+def test_one_network_has_only_so_many_members(monkeypatch):
+    monkeypatch.setattr(membership, "MAX_OF_NETWORK", 3)
+    members = fresh()
+    assert crowd(members, 3) == [None] * 3
+    refusal = members.join(NODES[0].peer, join_of(NODES[0], bulk=("198.18.5.200:1",)), now=0.0)
+    assert (refusal.reason, refusal.retry_seconds) == (Reason.NETWORK_FULL, GONE_SECONDS)
+    assert "198.18.5.0/24" in refusal.detail
+    assert members.join(NODES[0].peer, join_of(NODES[0], bulk=("198.18.6.1:1",)), now=0.0) is None
+
+
+def test_a_network_counts_by_where_connections_come_from_whatever_records_say(monkeypatch):
+    monkeypatch.setattr(membership, "MAX_OF_NETWORK", 3)
+    members = fresh()
+    assert crowd(members, 3, bulk="203.0.113.9:1", ip="2001:db8:1:2::3") == [None] * 3
+    join = join_of(NODES[0], bulk=())
+    assert members.join(NODES[0].peer, join, ip="2001:db8:1:ffff::9", now=0.0).reason is Reason.NETWORK_FULL
+    assert members.join(NODES[0].peer, join, ip="2001:db8:2::9", now=0.0) is None
+
+
+def test_members_of_a_full_network_may_join_again_and_those_who_leave_make_room(monkeypatch):
+    monkeypatch.setattr(membership, "MAX_OF_NETWORK", 3)
+    members = fresh()
+    crowd(members, 3)
+    assert crowd(members, 3) == [None] * 3
+    members.expire(now=GONE_SECONDS + 1)
+    assert members.join(NODES[0].peer, join_of(NODES[0], bulk=("198.18.5.1:1",)), now=100.0) is None
+
+
+def test_a_member_cannot_move_into_a_full_network(monkeypatch):
+    monkeypatch.setattr(membership, "MAX_OF_NETWORK", 3)
+    members = fresh()
+    members.join(NODES[0].peer, join_of(NODES[0], bulk=("198.18.6.1:1",)), now=0.0)
+    crowd(members, 3)
+    moved = members.join(NODES[0].peer, join_of(NODES[0], 2, bulk=("198.18.5.1:1",)), now=0.0)
+    assert moved.reason is Reason.NETWORK_FULL
+    members.renew()
+    assert view(members).peers[NODES[0].peer].record.bulk == ("198.18.6.1:1",)
+
+
+def test_an_old_record_does_not_take_a_member_out_of_the_count(monkeypatch):
+    monkeypatch.setattr(membership, "MAX_OF_NETWORK", 1)
+    members = fresh()
+    assert members.join(NODES[0].peer, join_of(NODES[0], 2, bulk=("198.18.5.1:1",)), now=0.0) is None
+    assert members.join(NODES[0].peer, join_of(NODES[0], 1, bulk=()), now=0.0) is None
+    late = members.join(NODES[1].peer, join_of(NODES[1], bulk=("198.18.5.2:1",)), now=0.0)
+    assert late.reason is Reason.NETWORK_FULL
+
+
+def test_any_number_of_a_local_network_may_join(monkeypatch):
+    monkeypatch.setattr(membership, "MAX_OF_NETWORK", 3)
+    members = Membership(SWARM, KEYS.admit, Generation(1), Epoch(5), ("198.18.0.0/15",))
+    assert crowd(members, 9, ip="198.18.5.7") == [None] * 9
+
+
+# ---- regions
+
+
+def test_new_regions_are_in_the_next_roster_and_the_same_ones_make_none():
+    members = fresh()
+    members.add_self(KEYS.node, record_of(KEYS.node), now=0.0)
+    for node in NODES[:2]:
+        members.join(node.peer, join_of(node), now=0.0)
+    members.renew()
+    assert members.move({KEYS.node.peer: 1, NODES[0].peer: 1, NODES[1].peer: 4, "a stranger": 7})
+    assert members.renew()
+    regions = {peer: member.region for peer, member in view(members).peers.items()}
+    assert regions == {KEYS.node.peer: 1, NODES[0].peer: 1, NODES[1].peer: 4}
+    assert not members.move({KEYS.node.peer: 1, NODES[0].peer: 1, NODES[1].peer: 4})
+    assert not members.renew()
+
+
+def test_who_has_just_joined_is_where_the_host_is():
+    members = fresh()
+    members.add_self(KEYS.node, record_of(KEYS.node), now=0.0)
+    members.move({KEYS.node.peer: 3})
+    members.join(NODES[0].peer, join_of(NODES[0]), now=0.0)
+    assert members.view()[NODES[0].peer].region == 3

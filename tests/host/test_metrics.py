@@ -12,10 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from aurora_p2p.host.metrics import HOST_METRICS, HostMeter
 from aurora_p2p.host.programs import Programs, run_once
+from aurora_p2p.host.upkeep import Upkeep
 from aurora_p2p.lease.events import From
 from aurora_p2p.local.metrics import expose
+from aurora_p2p.local.output import Output
 from aurora_p2p.wire.control import Lease, LeaseRequest
-from tests.host.world import open_host
+from tests.host.world import SEGMENT, open_host
 from tests.lease.world import NODES, World, manifest_of, prompts_of
 
 ONE, TWO = NODES[:2]
@@ -94,7 +96,9 @@ def test_every_metric_of_the_host_is_found_in_its_status(tmp_path: Path) -> None
             status = host.status()
             status["exchange"] |= {"disk_paused": False, "handshakes_refused": {}}
             metered = meter.status(host.store.reserved_bytes, host.store.quota_bytes, now=5.0)
-            return status | metered | {"ledger": host.ledger.status(), "aborts": host.desk.aborted}
+            folds = Upkeep(host.desk, host.store, SEGMENT, 0, Output(as_json=True)).status()
+            beside = {"ledger": host.ledger.status(), "aborts": host.desk.aborted, "folds": folds}
+            return status | metered | beside
 
     text = expose(HOST_METRICS, trio.run(look)).decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}

@@ -26,6 +26,7 @@ from aurora_p2p.local.output import Output
 from aurora_p2p.swarm.events import Aborted, Finished, Publish
 from aurora_p2p.types import Version
 from aurora_p2p.wire.control import LeaseRequest, Reason, Refusal, Sampling
+from aurora_p2p.wire.limits import MAX_PAGE_HASHES
 from aurora_p2p.wire.trainer import SubmitPrompts
 from tests.host.weights import SPECS, Training
 from tests.host.world import NODES, SEGMENT, open_host
@@ -168,6 +169,26 @@ def test_after_many_deltas_the_host_publishes_a_snapshot_and_old_artifacts_can_g
         assert len(pruned) > FOLD_VERSIONS - 10
         assert {("snapshot", FOLD_VERSIONS), ("delta", FOLD_VERSIONS + 1), ("delta", FOLD_VERSIONS + 2)} <= left
         assert ("snapshot", 0) not in left
+
+    upkeep(tmp_path, clock, use)
+
+
+def test_a_snapshot_has_as_few_pages_as_can_be_and_the_status_counts_what_was_made(tmp_path, clock):
+    async def use(world):
+        await world.training.publish(1 + FOLD_VERSIONS)
+        newest, world.lagging = world.host.desk.newest, {NODES[0].peer: Version(2)}
+        await world.look(3)
+        aside = [event.manifest for event in world.host.driver.of(Publish) if event.manifest.header.seq > newest.seq]
+        snapshot, squash = sorted(aside, key=lambda one: one.header.kind, reverse=True)
+        assert len(snapshot.pages()) == -(-snapshot.final.segments // MAX_PAGE_HASHES)
+        assert squash.header.base_version == 2
+        assert world.upkeep.status() == {
+            "squashes": 1,
+            "snapshots": 1,
+            "making": None,
+            "settled": FOLD_VERSIONS,
+            "failed": "",
+        }
 
     upkeep(tmp_path, clock, use)
 

@@ -176,6 +176,14 @@ def test_every_reason_of_a_refused_result_has_a_meaning(reason):
     assert told.partition(": ")[2]
 
 
+def test_a_fold_that_failed_is_told():
+    failed = {"squashes": 0, "snapshots": 2, "making": None, "settled": 40, "failed": "the disk is full"}
+    assert "the last squash or snapshot could not be made: the disk is full; it is tried again by itself" in why(
+        paused() | {"folds": failed}
+    )
+    assert why(paused() | {"folds": failed | {"failed": ""}}) == why(paused())
+
+
 def test_nodes_that_let_their_samples_expire_bans_and_restarts_are_told_last():
     assert why(paused())[-3:] == [
         "1 node let more samples expire than it sent: ...bBobbobb (900)",

@@ -79,8 +79,8 @@ class BulkChild:
     def members(self, *peers: PeerId) -> None:
         self.channel.send(SetMembers(peers))
 
-    def dial(self, peer: PeerId, address: str) -> None:
-        self.channel.send(DialPeer(peer, address))
+    def dial(self, peer: PeerId, address: str, *, lanes: int = 1) -> None:
+        self.channel.send(DialPeer(peer, address, lanes))
 
     def dial_fault(self, peer: PeerId, address: str) -> str:
         self.dial(peer, address)
@@ -111,9 +111,9 @@ class BulkChild:
         assert status == 0
 
 
-def linked(first: BulkChild, second: BulkChild, address: str) -> None:
+def linked(first: BulkChild, second: BulkChild, address: str, *, lanes: int = 1) -> None:
     """`first` dials `second`; returns when both report the link."""
-    first.dial(second.peer, address)
+    first.dial(second.peer, address, lanes=lanes)
     first.wait_for(LinkOpened)
     second.wait_for(LinkOpened)
 

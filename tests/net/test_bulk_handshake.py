@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from cryptography import x509
@@ -20,35 +20,32 @@ from cryptography.x509.oid import NameOID
 from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.net import tls as tls_module
-from aurora_p2p.net.tls import ALPN, Fault, Tls, certificate_for, proof_bytes, server_of
+from aurora_p2p.net.tls import ALPN, NEW_LINK, Fault, Judge, Opened, Tls, certificate_for, proof_bytes, server_of
 from aurora_p2p.types import PeerId
 from aurora_p2p.wire.bulk import BulkStats, LinkOpened
 from tests.net.bulk_child import SWARM, BulkChild, identity, linked, member_tls
 
-Dialled = ssl.SSLSocket | Fault
-Accepted = tuple[ssl.SSLSocket, PeerId] | Fault
 
-
-def both_sides(client: Tls, expected: PeerId, server: Tls, judge: Callable[[PeerId], Fault | None]) -> tuple[str, str]:
+def both_sides(client: Tls, expected: PeerId, server: Tls, judge: Judge) -> tuple[str, str]:
     """Run a handshake over a socket pair; what each side made of it ("open" or the fault)."""
     ours, theirs = socket.socketpair()
-    accepted: list[Accepted] = []
+    accepted: list[Opened | Fault] = []
     until = boottime() + 10
     thread = threading.Thread(target=lambda: accepted.append(server.accept(theirs, judge, until)))
     thread.start()
-    dialled: Dialled = client.dial(ours, expected, until)
+    dialled = client.dial(ours, expected, until)
     thread.join()
     answer = accepted[0]
-    for opened in (dialled, answer[0] if isinstance(answer, tuple) else answer):
-        if isinstance(opened, ssl.SSLSocket):
-            opened.close()
+    for opened in (dialled, answer):
+        if isinstance(opened, Opened):
+            opened.secure.close()
     return (
         dialled.value if isinstance(dialled, Fault) else "open",
         answer.value if isinstance(answer, Fault) else "open",
     )
 
 
-def everyone(peer: PeerId) -> None:
+def everyone(peer: PeerId, link: bytes) -> None:
     return None
 
 
@@ -75,7 +72,7 @@ def reissued(original: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> x50
 def test_two_honest_peers_open_a_link() -> None:
     client, server = member_tls(1), member_tls(2)
     seen: list[PeerId] = []
-    assert both_sides(client, server.identity.peer, server, seen.append) == ("open", "open")
+    assert both_sides(client, server.identity.peer, server, lambda peer, link: seen.append(peer)) == ("open", "open")
     assert seen == [client.identity.peer]
 
 
@@ -117,7 +114,7 @@ def test_a_stolen_certificate_cannot_be_used_without_its_key() -> None:
 
 
 def test_a_client_that_is_not_a_member_is_told_so() -> None:
-    faults = both_sides(member_tls(1), identity(2).peer, member_tls(2), lambda peer: Fault.NOT_A_MEMBER)
+    faults = both_sides(member_tls(1), identity(2).peer, member_tls(2), lambda peer, link: Fault.NOT_A_MEMBER)
     assert faults == (Fault.NOT_A_MEMBER, Fault.NOT_A_MEMBER)
 
 
@@ -130,14 +127,15 @@ def test_a_client_of_another_swarm_has_no_valid_proof() -> None:
 def test_the_proof_binds_every_field() -> None:
     a, b, c = (identity(number).peer for number in (1, 2, 3))
     proofs = {
-        proof_bytes(SWARM, a, b, b"s" * 32, b"n" * 32),
-        proof_bytes(type(SWARM)(c), a, b, b"s" * 32, b"n" * 32),
-        proof_bytes(SWARM, c, b, b"s" * 32, b"n" * 32),
-        proof_bytes(SWARM, a, c, b"s" * 32, b"n" * 32),
-        proof_bytes(SWARM, a, b, b"t" * 32, b"n" * 32),
-        proof_bytes(SWARM, a, b, b"s" * 32, b"m" * 32),
+        proof_bytes(SWARM, a, b, b"s" * 32, b"n" * 32, NEW_LINK),
+        proof_bytes(type(SWARM)(c), a, b, b"s" * 32, b"n" * 32, NEW_LINK),
+        proof_bytes(SWARM, c, b, b"s" * 32, b"n" * 32, NEW_LINK),
+        proof_bytes(SWARM, a, c, b"s" * 32, b"n" * 32, NEW_LINK),
+        proof_bytes(SWARM, a, b, b"t" * 32, b"n" * 32, NEW_LINK),
+        proof_bytes(SWARM, a, b, b"s" * 32, b"m" * 32, NEW_LINK),
+        proof_bytes(SWARM, a, b, b"s" * 32, b"n" * 32, b"l" * 32),
     }
-    assert len(proofs) == 6
+    assert len(proofs) == 7
 
 
 class Intruder:
@@ -206,10 +204,10 @@ def intruder(besieged: Besieged) -> Iterator[Intruder]:
     intruder.close()
 
 
-def answer_to(nonce: bytes, certificate: bytes, signer: Identity, server: PeerId) -> bytes:
+def answer_to(nonce: bytes, certificate: bytes, signer: Identity, server: PeerId, link: bytes = NEW_LINK) -> bytes:
     named = server_of(certificate)
     assert not isinstance(named, Fault)
-    return signer.public_key + signer.sign(proof_bytes(SWARM, signer.peer, server, named[1], nonce))
+    return signer.public_key + link + signer.sign(proof_bytes(SWARM, signer.peer, server, named[1], nonce, link))
 
 
 def test_a_stranger_with_a_valid_proof_is_no_member(besieged: Besieged, intruder: Intruder) -> None:
@@ -252,7 +250,7 @@ def test_a_proof_for_another_certificate_of_the_same_server_is_refused(intruder:
 
 def test_a_client_without_a_signature_is_refused(besieged: Besieged, intruder: Intruder) -> None:
     intruder.shake()
-    intruder.raw.sendall(identity(2).public_key + bytes(64))
+    intruder.raw.sendall(identity(2).public_key + NEW_LINK + bytes(64))
     assert intruder.verdict() == BAD_PROOF
 
 

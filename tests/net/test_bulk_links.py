@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 from blake3 import blake3
 
 from aurora_p2p.local.clock import boottime
-from aurora_p2p.net.tls import Fault
+from aurora_p2p.net.tls import Fault, Opened
 from aurora_p2p.types import PeerId
 from aurora_p2p.wire.bulk import (
     MAX_FRAME,
@@ -77,9 +76,9 @@ class Player:
     def __init__(self, child: BulkChild, number: int) -> None:
         host, _, port = child.listening().rpartition(":")
         raw = socket.create_connection((host, int(port)))
-        secure = member_tls(number).dial(raw, child.peer, boottime() + 10)
-        assert isinstance(secure, ssl.SSLSocket)
-        self.secure = secure
+        opened = member_tls(number).dial(raw, child.peer, boottime() + 10)
+        assert isinstance(opened, Opened)
+        self.secure, self.link = opened.secure, opened.link
         self.secure.settimeout(20)
 
     def send(self, raw: bytes) -> None:
@@ -196,16 +195,16 @@ def test_a_peer_that_dials_again_later_replaces_its_old_link(start: Start) -> No
     while True:
         raw = socket.create_connection((host, int(port)))
         new = member_tls(2).dial(raw, child.peer, boottime() + 10)
-        if isinstance(new, ssl.SSLSocket):
+        if isinstance(new, Opened):
             break
         assert new == Fault.DUPLICATE
         assert child.of_kind(LinkClosed) == []
         child.wait_for(BulkStats)
     assert child.wait_for(LinkClosed).reason.startswith("replaced")
     child.wait_for(LinkOpened)
-    new.sendall(encode_frame(HELLO))
+    new.secure.sendall(encode_frame(HELLO))
     assert child.wait_for(FrameArrived).frame == HELLO
-    new.close()
+    new.secure.close()
     old.close()
 
 
@@ -253,14 +252,14 @@ def test_every_broken_frame_closes_its_link_by_name_and_nothing_else(start: Star
     for number, (what, raw) in enumerate(GARBAGE.items(), start=2):
         host, _, port = address.rpartition(":")
         connection = socket.create_connection((host, int(port)))
-        secure = member_tls(number).dial(connection, child.peer, boottime() + 10)
-        assert isinstance(secure, ssl.SSLSocket), what
-        secure.sendall(encode_frame(HELLO) + bytes(8) + raw)
+        opened = member_tls(number).dial(connection, child.peer, boottime() + 10)
+        assert isinstance(opened, Opened), what
+        opened.secure.sendall(encode_frame(HELLO) + bytes(8) + raw)
         assert child.wait_for(FrameArrived).frame == HELLO
         closed = child.wait_for(LinkClosed)
         assert closed.reason.startswith("protocol error"), what
         assert closed.peer == identity(number).peer
-        secure.close()
+        opened.secure.close()
     assert child.of_kind(SegmentArrived) == []
     assert list(child.spool.iterdir()) == []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import tempfile
 from pathlib import Path
 
@@ -16,11 +15,11 @@ from hypothesis import strategies as st
 from aurora_p2p.errors import WireError
 from aurora_p2p.net.backlog import Backlog
 from aurora_p2p.net.buckets import Bucket
-from aurora_p2p.net.bulk import neighbourhood
-from aurora_p2p.net.dialler import DIAL_SECONDS, MAX_BACKOFF_SECONDS, NEIGHBOURS, STABLE_SECONDS, Dialler
-from aurora_p2p.net.inbound import Inbound, Incoming, Spool
-from aurora_p2p.net.link import FRAME_SECONDS, allowance
-from aurora_p2p.types import ArtifactId, PeerId
+from aurora_p2p.net.inbound import Inbound
+from aurora_p2p.net.lane import FRAME_SECONDS, allowance
+from aurora_p2p.net.links import neighbourhood
+from aurora_p2p.net.spool import KEPT_BYTES, Incoming, Spool
+from aurora_p2p.types import ArtifactId
 from aurora_p2p.wire.bulk import FrameArrived, SegmentArrived, SpoolFull
 from aurora_p2p.wire.codec import encode
 from aurora_p2p.wire.exchange import Have, Hello, SegmentData
@@ -156,10 +155,38 @@ def test_a_frame_that_has_started_has_a_deadline_and_our_own_pauses_move_it() ->
 
 
 def test_a_disk_that_refuses_in_the_middle_leaves_no_file(tmp_path: Path) -> None:
-    incoming = Incoming(tmp_path / "missing" / "x", 4)
+    spool = Spool(tmp_path / "spool")
+    (tmp_path / "spool").rmdir()
+    incoming = Incoming(spool, 4)
     incoming.write(memoryview(b"abcd"))
     assert not incoming.stored
     assert incoming.finish() == blake3(b"abcd").digest()
+
+
+def arrive(spool: Spool, payload: bytes) -> Path:
+    incoming = Incoming(spool, len(payload))
+    incoming.write(memoryview(payload))
+    incoming.finish()
+    return incoming.path
+
+
+def test_a_spool_file_is_written_again_only_once_it_was_given_back(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    first, second = arrive(spool, b"a long payload"), arrive(spool, b"another")
+    assert first != second
+    spool.release(str(first))
+    assert arrive(spool, b"short") == first
+    assert [first.read_bytes(), second.read_bytes()] == [b"short", b"another"]
+    spool.release("/etc/passwd")
+    assert arrive(spool, b"x") not in (first, second)
+
+
+def test_the_spool_keeps_few_free_files(tmp_path: Path) -> None:
+    spool, payload = Spool(tmp_path), bytes(KEPT_BYTES // 2)
+    paths = [arrive(spool, payload) for _ in range(4)]
+    for path in paths:
+        spool.release(str(path))
+    assert [path.exists() for path in paths] == [True, True, False, False]
 
 
 def test_a_slow_cap_gives_frames_more_time() -> None:
@@ -173,72 +200,6 @@ def test_loopback_has_no_neighbourhood_and_others_share_a_24_or_a_48() -> None:
     assert neighbourhood("192.0.2.7") == neighbourhood("192.0.2.200")
     assert neighbourhood("2001:db8:1:2::3") == neighbourhood("2001:db8:1:ffff::1")
     assert neighbourhood("2001:db8:2::3") != neighbourhood("2001:db8:1::3")
-
-
-def peers(count: int) -> list[PeerId]:
-    return sorted(identity(number).peer for number in range(count))
-
-
-def dialler(me: PeerId) -> Dialler:
-    return Dialler(me, random.Random(7), ("127.0.0.0/8",))
-
-
-def test_the_smaller_id_dials_at_once_and_the_larger_yields() -> None:
-    small, large = peers(2)
-    first, second = dialler(small), dialler(large)
-    first.retarget({large: ("127.0.0.1:1",)}, (), 100.0)
-    second.retarget({small: ("127.0.0.1:2",)}, (), 100.0)
-    assert first.due(100.0) == [(large, "127.0.0.1:1")]
-    assert second.due(100.0) == []
-    assert second.due(second.next_deadline()) == [(small, "127.0.0.1:2")]
-
-
-def test_failed_dials_wait_longer_each_time_and_try_every_address() -> None:
-    me, other = peers(2)
-    machine, now, tried, waits = dialler(me), 0.0, [], []
-    machine.retarget({other: ("127.0.0.1:1", "127.0.0.1:2")}, (), now)
-    for _ in range(12):
-        now = machine.next_deadline()
-        tried += [address for _, address in machine.due(now)]
-        assert machine.due(now) == []
-        machine.failed(other, now)
-        waits.append(machine.next_deadline() - now)
-    assert set(tried) == {"127.0.0.1:1", "127.0.0.1:2"}
-    assert waits[0] <= 1.0
-    assert MAX_BACKOFF_SECONDS / 2 <= waits[-1] <= MAX_BACKOFF_SECONDS
-
-
-def test_a_linked_peer_is_not_dialled_and_a_lost_one_is() -> None:
-    me, other = peers(2)
-    machine = dialler(me)
-    machine.opened(other, 0.0)
-    machine.retarget({other: ("127.0.0.1:1",)}, (), 1.0)
-    assert machine.due(50.0) == []
-    machine.closed(other, STABLE_SECONDS)
-    assert machine.due(STABLE_SECONDS + 1.0) != []
-
-
-def test_a_dial_without_an_answer_is_forgotten() -> None:
-    me, other = peers(2)
-    machine = dialler(me)
-    machine.retarget({other: ("127.0.0.1:1",)}, (), 0.0)
-    assert machine.due(0.0)
-    assert machine.due(DIAL_SECONDS)
-
-
-def test_hosts_and_a_bounded_number_of_others_are_dialled_but_nobody_out_of_scope() -> None:
-    me, *others = peers(60)
-    machine = dialler(me)
-    members = dict.fromkeys(others, ("127.0.0.1:9",))
-    members |= {others[0]: ("10.0.0.1:9",), others[1]: ("router.lan:9",), me: ("127.0.0.1:9",)}
-    host = others[-1]
-    machine.retarget(members, {host}, 0.0)
-    dialled = {peer for peer, _ in machine.due(10.0)}
-    assert host in dialled
-    assert len(dialled) == NEIGHBOURS + 1
-    assert not dialled & {me, others[0], others[1]}
-    machine.retarget(members, {host}, 20.0)
-    assert {peer for peer, _ in machine.due(60.0)} == dialled
 
 
 def test_a_backlog_takes_bursts_and_makes_its_producers_wait() -> None:

@@ -53,6 +53,19 @@ async def noted(_peer: PeerId, _request: Request) -> Record:
     return Noted()
 
 
+def test_a_peer_is_where_its_connection_comes_from() -> None:
+    async def scenario(server: ControlHost, client: ControlHost, peer: PeerId) -> None:
+        while not server.is_connected(client.peer):
+            await trio.sleep(0.01)
+        assert server.ip_of(client.peer) == client.ip_of(peer) == "127.0.0.1"
+        await client.disconnect(peer)
+        while client.is_connected(peer):
+            await trio.sleep(0.01)
+        assert client.ip_of(peer) == ""
+
+    assert run(scenario) == []
+
+
 def test_requests_to_one_peer_share_one_stream_and_the_handler_knows_who_asks() -> None:
     askers = []
 

@@ -120,6 +120,25 @@ def test_a_version_that_is_too_large_is_declined_with_figures_also_when_it_is_on
     follow(tmp_path, use)
 
 
+def test_what_was_being_rebuilt_when_it_was_killed_goes_at_the_next_start_and_what_leads_further_stays(tmp_path):
+    async def use(world):
+        first = world.swarm.snapshot(0)
+        second, rebuilt = world.swarm.delta(1, first), world.swarm.snapshot(1)
+        ahead = world.swarm.delta(2, second)
+        for one in (first, second, rebuilt, ahead):
+            world.store.create(one.header)
+        world.swarm.receive(first)
+        world.swarm.receive(second)
+        world.store.put_bytes(rebuilt.artifact, 0, rebuilt.segment(0))
+        world.store._entries.clear()  # as after a restart
+        await world.following.begin()
+        told = {event.manifest.artifact for event in world.exchange.fed if isinstance(event, ev.Restored)}
+        assert told == {first.artifact, second.artifact, ahead.artifact}
+        assert not (world.store.root / rebuilt.artifact.hex()).exists()
+
+    follow(tmp_path, use)
+
+
 def test_an_artifact_that_rotted_is_fetched_again_in_part_and_the_host_is_told(tmp_path):
     async def use(world):
         first = world.swarm.snapshot(0)

@@ -30,7 +30,8 @@ def families_of(folder: Path, **changes: Any) -> dict[str, Any]:
     async def look() -> dict[str, Any]:
         return meter.status(10, 100)
 
-    added = {"fresh": False, "engine_restarts": 0, "equivocation": False, "presence": WORKING}
+    folds = {"folded": 0, "rebuilt": 0, "rebuilding": None, "rebuild_failed": ""}
+    added = {"fresh": False, "engine_restarts": 0, "equivocation": False, "presence": WORKING, "folds": folds}
     status = snapshot_of(folder, pauses=[0.5, 0.25]) | trio.run(look) | added | changes
     text = expose(NODE_METRICS, status).decode()
     return {family.name: family for family in text_string_to_metric_families(text)}

@@ -4,13 +4,24 @@ import trio
 import trio.testing
 
 from aurora_node import reporting
-from aurora_node.reporting import LOOK_SECONDS, REPEAT_SECONDS, STATE_LETTERS, Reports, keep_reporting, progress_of
+from aurora_node.reporting import (
+    DISTANCE_SECONDS,
+    LOOK_SECONDS,
+    REPEAT_SECONDS,
+    STATE_LETTERS,
+    Reports,
+    distances_of,
+    keep_measuring,
+    keep_reporting,
+    progress_of,
+)
 from aurora_node.weights import Weights
 from aurora_node.work import WorkFigures
 from aurora_p2p.artifact.store import ArtifactStore
 from aurora_p2p.swarm import events as ev
 from aurora_p2p.wire.codec import decode, encode
-from aurora_p2p.wire.control import Progress, Request
+from aurora_p2p.wire.control import Distance, Distances, Progress, Request
+from aurora_p2p.wire.limits import MAX_DISTANCES, MAX_RTT_MS
 from tests.artifact.conftest import Publisher
 from tests.node.parts import driver_of
 
@@ -86,3 +97,40 @@ def test_every_report_fits_the_wire(tmp_path):
         figures = WorkFigures(state="\u6f22" * 900)
         progress = progress_of(Weights(store, None, 16), figures, driver_of(store))
         assert decode(encode(progress), Request) == progress
+
+
+def peer(number):
+    return f"{number:03}".rjust(52, "p")
+
+
+def test_the_nearest_links_are_reported_in_whole_milliseconds_and_the_hosts_are_not():
+    rtts = {peer(2): 0.0704, peer(1): 0.0004, peer(3): 3600.0, peer(4): 0.0}
+    assert distances_of(rtts, {peer(4)}) == Distances(
+        (Distance(peer(1), 0), Distance(peer(2), 70), Distance(peer(3), MAX_RTT_MS))
+    )
+
+
+def test_distances_to_any_number_of_links_fit_the_wire():
+    distances = distances_of({peer(number): number / 1000 for number in range(256)}, ())
+    assert [distance.rtt_ms for distance in distances.peers] == list(range(MAX_DISTANCES))
+    assert decode(encode(distances), Request) == distances
+
+
+def test_distances_are_reported_once_there_are_any_and_again_and_again():
+    sent = []
+
+    async def send(distances):
+        sent.append((trio.current_time() - start, distances))
+        return False
+
+    start = 0.0
+    looks = iter([Distances(()), *[Distances((Distance(peer(1), 5),))] * 3])
+
+    async def main():
+        nonlocal start
+        start = trio.current_time()
+        with trio.move_on_after(4.5 * DISTANCE_SECONDS):
+            await keep_measuring(lambda: next(looks), send)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert [at for at, _ in sent] == [2 * DISTANCE_SECONDS, 3 * DISTANCE_SECONDS, 4 * DISTANCE_SECONDS]

@@ -204,6 +204,18 @@ def test_a_contradiction_stops_everything_and_says_what_ends_it():
     assert "renewed the publisher's keys" in said(status)
 
 
+def test_a_node_says_what_it_makes_for_newcomers_and_why_it_did_not():
+    folds = {"folded": 1, "rebuilt": 0, "rebuilding": None, "rebuild_failed": ""}
+    assert why(generating() | {"folds": folds}) == why(generating())
+    working = {"version": 40, "have": 17, "segments": 100}
+    assert why(generating() | {"folds": folds | {"rebuilding": working}})[-1] == (
+        "rebuilding the snapshot of version 40 for newcomers, when nothing else runs: 17 of 100 segments"
+    )
+    assert why(generating() | {"folds": folds | {"rebuild_failed": "its pages did not come"}})[-1] == (
+        "the last snapshot for newcomers was not rebuilt: its pages did not come; it is left to other members"
+    )
+
+
 def test_a_draining_node_says_so():
     assert said(generating() | {"draining": True}).startswith("draining: ")
 

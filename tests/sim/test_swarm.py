@@ -35,8 +35,9 @@ def copies(network: Network) -> float:
     return network.host.counts.sent_bytes / SIZE
 
 
-@pytest.mark.parametrize(("count", "within"), [(3, 1.5), (8, 2.0)])
+@pytest.mark.parametrize(("count", "within"), [(3, 1.5), (8, 2.2)])
 def test_a_clean_swarm_completes_from_one_origin_copy_and_every_node_serves(count: int, within: float) -> None:
+    """Of eight nodes' bytes more than a quarter are control frames: segments are as small as that here."""
     network, nodes = swarm([Node] * count)
     finish(network, nodes, network.publish(SIZE, SEGMENT), within=within)
     assert copies(network) <= 1.1

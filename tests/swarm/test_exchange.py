@@ -254,7 +254,7 @@ def test_silence_is_hedged_once_and_the_slower_copy_cancelled() -> None:
 
 def test_silence_of_the_only_holder_is_hedged_at_a_host_that_announced_the_segment() -> None:
     bench = Bench(A, HOST)
-    bench.fetch(ONE, A)
+    bench.fetch(ONE, A, final=False)
     bench.have(ONE, HOST, 1)
     bench.pass_time(MIN_SILENCE)
     assert requested(bench.have(ONE, A, 1), A) == {1}

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aurora_p2p.swarm.picker import EXCLUDE_SECONDS, Availability, Fetch, bits, mask_of, random_bit
+from aurora_p2p.swarm.bitset import bits, mask_of, random_bit
+from aurora_p2p.swarm.picker import EXCLUDE_SECONDS, Availability, Fetch
 from aurora_p2p.swarm.strikes import FIRST_BAN_SECONDS, Strikes
 from aurora_p2p.wire.limits import MAX_SEGMENTS
 from tests.swarm.world import HOST, A, B, C

@@ -6,17 +6,19 @@ from dataclasses import dataclass
 from random import Random
 
 from blake3 import blake3
+from msgspec import structs
 
 from aurora_p2p.artifact.manifest import Manifest, PageWriter
 from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.swarm import events as ev
 from aurora_p2p.swarm.exchange import Exchange, ExchangeConfig
-from aurora_p2p.types import NO_BASE, ArtifactId, Generation, PeerId, RunId, Seq, StateDigest, SwarmId, Version
+from aurora_p2p.swarm.roster import Peer, RosterView
+from aurora_p2p.types import NO_BASE, ArtifactId, Epoch, Generation, PeerId, RunId, Seq, StateDigest, SwarmId, Version
 from aurora_p2p.wire.codec import encode
 from aurora_p2p.wire.exchange import Have, Offer, SegmentData
 from aurora_p2p.wire.manifest import Header
 from aurora_p2p.wire.signed import Signed, seal
-from aurora_p2p.wire.trust import Charter, Delegation
+from aurora_p2p.wire.trust import Charter, Delegation, PeerRecord
 
 SEGMENT = 256
 
@@ -70,9 +72,17 @@ class Published:
 
     @classmethod
     def make(
-        cls, *, seq: int = 1, segments: int = 8, nonce: bytes = bytes(16), publish: Identity = PUBLISH
+        cls,
+        *,
+        seq: int = 1,
+        segments: int = 8,
+        nonce: bytes = bytes(16),
+        publish: Identity = PUBLISH,
+        version: int | None = None,
     ) -> Published:
-        signed = seal(publish, header(seq=seq, segments=max(segments, 1), nonce=nonce))
+        """version: where it leads; that of its seq unless it is given."""
+        head = header(seq=seq, segments=max(segments, 1), nonce=nonce)
+        signed = seal(publish, structs.replace(head, version=Version(seq if version is None else version)))
         body = Random(seq).randbytes(segments * SEGMENT)
         parts = [body[i : i + SEGMENT] for i in range(0, len(body), SEGMENT)]
         writer, pages = PageWriter(publish, signed), []
@@ -134,3 +144,20 @@ class Bench:
 
     def have(self, published: Published, peer: PeerId, *indices: int) -> list[ev.Effect]:
         return self.do(ev.FrameIn(peer, Have(published.artifact, indices, 0)))
+
+
+def roster(
+    regions: dict[PeerId, int],
+    *,
+    epoch: int = 1,
+    probation: tuple[PeerId, ...] = (),
+    up_kbps: dict[PeerId, int] | None = None,
+) -> RosterView:
+    """A verified view of these members, each with an address that others can dial."""
+    peers = {
+        peer: Peer(
+            PeerRecord(SWARM, peer, 1, (), ("198.18.0.1:1",), (up_kbps or {}).get(peer, 0)), region, peer in probation
+        )
+        for peer, region in regions.items()
+    }
+    return RosterView(charter().delegation, Generation(1), Epoch(epoch), peers)

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from aurora_p2p.crypto.identity import Identity, peer_id_of
 from aurora_p2p.crypto.sign import fields, signing_bytes
-from aurora_p2p.net.tls import ALPN, certificate_for, proof_bytes, server_of
+from aurora_p2p.net.tls import ALPN, NEW_LINK, certificate_for, proof_bytes, server_of
 from aurora_p2p.types import ArtifactId, Epoch, Generation, ManifestHash, Seq, SwarmId, Version
 from aurora_p2p.wire.codec import encode
 from aurora_p2p.wire.names import head_topic, namespace_of
@@ -112,8 +112,8 @@ def handshake() -> dict[str, Any]:
     spki_hash = hashlib.sha256(spki).digest()
     assert server_of(certificate.public_bytes(Encoding.DER)) == (KEYS["host"].peer, spki_hash)
     client, server = KEYS["node-a"].peer, KEYS["host"].peer
-    proof = proof_bytes(SWARM, client, server, spki_hash, NONCE)
-    body = fields(SWARM.encode(), client.encode(), server.encode(), spki_hash, NONCE)
+    proof = proof_bytes(SWARM, client, server, spki_hash, NONCE, NEW_LINK)
+    body = fields(SWARM.encode(), client.encode(), server.encode(), spki_hash, NONCE, NEW_LINK)
     assert proof == signing_bytes("bulk-auth", body)
     return {
         "alpn": ALPN,
@@ -128,9 +128,10 @@ def handshake() -> dict[str, Any]:
             "client": client,
             "server": server,
             "nonce": NONCE.hex(),
+            "link": NEW_LINK.hex(),
             "body": body.hex(),
             "signed_bytes": proof.hex(),
-            "answer": (KEYS["node-a"].public_key + KEYS["node-a"].sign(proof)).hex(),
+            "answer": (KEYS["node-a"].public_key + NEW_LINK + KEYS["node-a"].sign(proof)).hex(),
         },
     }
 

@@ -149,11 +149,13 @@ def test_the_handshake_proof_is_made_of_its_parts_and_signed_by_the_client() -> 
     rows = vectors("handshake")
     client, server = rows["client"], rows["server"]
     nonce, spki_hash = bytes.fromhex(client["nonce"]), bytes.fromhex(server["spki_sha256"])
-    proof = proof_bytes(client["swarm"], client["client"], client["server"], spki_hash, nonce)
+    link = bytes.fromhex(client["link"])
+    proof = proof_bytes(client["swarm"], client["client"], client["server"], spki_hash, nonce, link)
     assert proof.hex() == client["signed_bytes"]
     answer = bytes.fromhex(client["answer"])
     assert peer_id_of(answer[:32]) == client["client"]
-    assert verify(client["client"], answer[32:], proof)
+    assert answer[32:64] == link
+    assert verify(client["client"], answer[64:], proof)
     extension = bytes.fromhex(server["extension"])
     assert peer_id_of(extension[8:40]) == client["server"]
     assert verify(client["server"], extension[42:], bytes.fromhex(server["signed"]))

@@ -22,7 +22,7 @@ from rich.console import RenderableType
 
 from aurora_p2p.errors import UnreachableError, UsageError
 from aurora_p2p.local.control import Handler, ask, render_caps
-from aurora_p2p.local.output import Output
+from aurora_p2p.local.output import Output, say
 from aurora_p2p.local.screen.driver import CloseScreen, run_plain, run_screen
 from aurora_p2p.local.screen.keys import Key, Keys, Prompt
 from aurora_p2p.local.screen.terminal import can_draw
@@ -60,13 +60,13 @@ async def show(view: View, commands: Mapping[str, Handler], output: Output, *, p
         return await asked("status", {})
 
     if plain or not can_draw(os.environ):
-        await run_plain(look, view.line, partial(print, flush=True), every=LOGGED_SECONDS)
+        await run_plain(look, view.line, say, every=LOGGED_SECONDS)
         return
     try:
         with output.quiet():
             await run_screen(look, view.render, control_keys(asked))
     finally:
-        print(view.stopped, flush=True)  # what the alternate screen showed is gone with it
+        say(view.stopped)  # what the alternate screen showed is gone with it
 
 
 def attach(view: View, path: Path) -> None:
@@ -101,9 +101,9 @@ async def _attached(view: View, path: Path) -> None:
         await run_screen(look, view.render, {**control_keys(asked), "d": Key("detach", _detach)})
     else:
         with suppress(CloseScreen):
-            await run_plain(look, view.line, partial(print, flush=True))
+            await run_plain(look, view.line, say)
     if told_to_stop:
-        print(view.stopped, flush=True)
+        say(view.stopped)
 
 
 async def _detach() -> str | None:

@@ -17,6 +17,8 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 
+from aurora_p2p.local.hangup import is_hangup, let_go_of_terminal
+
 _SHOW = b"\x1b[?1049h\x1b[?25l\x1b[2J"
 _HIDE = b"\x1b[0m\x1b[?25h\x1b[?1049l"
 _BEGIN, _END = b"\x1b[?2026h", b"\x1b[?2026l"
@@ -25,6 +27,8 @@ READ_SIZE = 1024
 RESTORE_SECONDS = 1.0
 """How long a terminal that takes nothing may hold up the way out."""
 KEPT_STDERR = 1 << 14
+CLOSED_SIZE = (80, 24)
+"""Of a terminal that is gone: what is drawn until the program has ended."""
 LFLAG = 3
 """Index of the local modes in termios' attribute list."""
 IFLAG = 0
@@ -68,20 +72,28 @@ class Terminal:
 
     def size(self) -> tuple[int, int]:
         """(columns, lines)."""
-        columns, lines = os.get_terminal_size(self._target)
+        try:
+            columns, lines = os.get_terminal_size(self._target)
+        except OSError:  # it was closed
+            columns, lines = CLOSED_SIZE
         return max(columns, 1), max(lines, 1)
 
     def enter(self) -> None:
+        """Without effect on a terminal that was closed: a hang-up also continues what was stopped (SIGCONT)."""
         if self._shown:
             self.leave()
+        with contextlib.suppress(OSError, termios.error):
+            self._take_keys()
+            self._write_soon(_SHOW)
+            self._shown = True
+
+    def _take_keys(self) -> None:
         if self.source is not None:
             self._modes = termios.tcgetattr(self.source)
             modes = termios.tcgetattr(self.source)
             modes[LFLAG] &= ~(termios.ICANON | termios.ECHO)
             modes[IFLAG] &= ~termios.IXON
             termios.tcsetattr(self.source, termios.TCSANOW, modes)
-        self._shown = True
-        self._write_soon(_SHOW)
 
     def leave(self) -> None:
         if not self._shown:
@@ -93,9 +105,14 @@ class Terminal:
                 termios.tcsetattr(self.source, termios.TCSANOW, self._modes)
 
     def draw(self, lines: list[str]) -> None:
-        """Show a frame: as many lines as the terminal has. Blocks while the terminal takes nothing."""
+        """Show a frame: as many lines as the terminal has. Blocks while the terminal takes nothing; one that was closed
+        takes everything."""
         body = "\x1b[K\r\n".join(lines)
-        self._write(_BEGIN + b"\x1b[H" + f"{body}\x1b[K\x1b[0m".encode() + _END)
+        try:
+            self._write(_BEGIN + b"\x1b[H" + f"{body}\x1b[K\x1b[0m".encode() + _END)
+        except OSError as error:
+            if not is_hangup(error):
+                raise
 
     def read(self) -> bytes:
         """What was typed; b"" when the terminal is gone. Call it when `source` is readable."""
@@ -136,6 +153,8 @@ def kept_stderr() -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(real, 2)
         os.close(real)
+        if not os.isatty(2):  # it was one: somebody closed it meanwhile
+            let_go_of_terminal()
         thread.join(RESTORE_SECONDS)  # a child that was started meanwhile may hold the pipe open
         with contextlib.suppress(OSError):
             os.write(2, b"".join(list(kept)))

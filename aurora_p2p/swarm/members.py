@@ -1,0 +1,69 @@
+"""Whose links are kept: members and hosts that are not banned. What goes with a link when it goes."""
+
+from __future__ import annotations
+
+from aurora_p2p.crypto.sign import WIRE_MIN, WIRE_VERSION
+from aurora_p2p.swarm import events as ev
+from aurora_p2p.swarm.announcing import Announcer
+from aurora_p2p.swarm.downlink import Downlink
+from aurora_p2p.swarm.link import Link
+from aurora_p2p.swarm.roster import RosterView
+from aurora_p2p.swarm.strikes import Strikes
+from aurora_p2p.swarm.table import Table
+from aurora_p2p.types import Epoch, PeerId
+from aurora_p2p.wire.exchange import Hello
+
+
+class Members:
+    def __init__(self, table: Table, announcer: Announcer, downlink: Downlink, up_kbps: int) -> None:
+        self._table, self._links = table, table.links
+        self._announcer, self._downlink, self._up_kbps = announcer, downlink, up_kbps
+        self._roster: RosterView | None = None
+        self.strikes = Strikes()
+        self.linked_since = float("inf")
+        """When the first link was up."""
+
+    def roster(self, roster: RosterView, now: float) -> None:
+        """A newer roster is in force; links to whoever left it are closed."""
+        self._roster = roster
+        self._table.geography.take(roster)
+        for holding in self._table.catalog.artifacts.values():
+            holding.peers.place()
+            self._downlink.look_around(holding, now)
+        for peer in [peer for peer in self._links if not self._may_link(peer)]:
+            self.close(peer, "it is not in the roster", now)
+
+    def up(self, peer: PeerId, now: float) -> None:
+        """A connection is open: greet, and tell what we have."""
+        if peer in self._links:
+            self.forget(peer, now)
+        if self.strikes.is_banned(peer, now) or not self._may_link(peer):
+            self._table.emit(ev.CloseLink(peer, "it is banned or not in the roster"))
+            return
+        self.linked_since = min(self.linked_since, now)
+        link = self._links[peer] = Link(peer, peer in self._table.catalog.hosts)
+        epoch = self._roster.epoch if self._roster else Epoch(0)
+        self._table.send(link, Hello(WIRE_MIN, WIRE_VERSION, epoch, self._up_kbps))
+        self._announcer.introduce(link)
+
+    def forget(self, peer: PeerId, now: float) -> None:
+        """The link is gone, with what was asked of it and promised to it."""
+        if self._links.pop(peer, None) is None:
+            return
+        for holding in self._table.catalog.artifacts.values():
+            holding.fetch.forget(peer)
+            holding.forwarding.forget(peer, self._table.geography.region_of(peer))
+            self._downlink.look_around(holding, now)
+            if holding.seeder:
+                self._announcer.note(holding, holding.seeder.forget(peer), now)
+
+    def close(self, peer: PeerId, reason: str, now: float) -> None:
+        self.forget(peer, now)
+        self._table.emit(ev.CloseLink(peer, reason))
+
+    def ban(self, peer: PeerId, reason: str, now: float) -> None:
+        self._table.emit(ev.Banned(peer, self.strikes.ban(peer, now), reason))
+        self.close(peer, reason, now)
+
+    def _may_link(self, peer: PeerId) -> bool:
+        return self._roster is None or peer in self._roster or peer in self._table.catalog.hosts
