@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import sys
 import tempfile
@@ -45,6 +46,7 @@ MEMORY = Path("/dev/shm")  # noqa: S108 (a folder of our own is made inside)
 
 def main(words: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(words)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the laboratory is taken down
     try:
         require_tools()
         report = measure(options)

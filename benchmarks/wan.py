@@ -130,6 +130,8 @@ def measure(shape: WanShape, streams: Sequence[int], size: int, trials: int) -> 
         for number in streams:
             taken["ours"][number].append(ours(shape, number, size))
             taken["plain"][number].append(plain(shape, number, size))
+            last = {way: round(by_number[number][-1].seconds, 2) for way, by_number in taken.items()}
+            print(f"{number} connections: {last}", file=sys.stderr, flush=True)  # what a killed run has measured
     figures = {
         way: {str(number): figure(done, bound) for number, done in by_number.items()}
         for way, by_number in taken.items()

@@ -1,8 +1,8 @@
 """Which segments a node asks for across an ocean, and when: pull repair of the pushes of gateway.py.
 
 A segment crosses into a region once, as a push to its gateway there, and the others pull it inside. What is told across
-but does not appear here is asked for by turns, in the segment's order of members (geography.py), each turn half a
-deadline after the one before, so that a lost push costs one more copy and not one per node:
+but does not appear here is asked for by turns, in the segment's order of members (geography.py): the first two at
+the deadline, each further one half a deadline later, so that a lost push costs one more copy and not one per node:
 
     unheard --a peer across announces it--> HEARD --our turn, and it is late--> open
     HEARD, open --somebody of our region announces it, or we store it--> inside
@@ -28,9 +28,9 @@ MIN_DEADLINE = 0.6
 MAX_DEADLINE = 1.0
 """Seconds that a push may take, queue and ocean included. In simulations an adaptive deadline was 2.8 to 20 times
 slower: each repair delayed the pushes."""
-ROUND_TRIPS = 4
-"""Within these bounds: a push takes half a round trip, its announcement to us half of one before, and TCP that was idle
-needs two or three more for a segment."""
+ROUND_TRIPS = 8
+"""Within these bounds: a push takes half a round trip, its announcement to us as much, and TCP that was idle five more
+for a segment. With half of that, half of the repairs brought what was on its way."""
 LATE_ROUNDS = 2
 """A gateway that brought nothing while everybody else had two turns is late, however slow the crossing is."""
 MAX_TURNS = 6
@@ -72,7 +72,7 @@ class Crossing:
         for index in bits(mask & ~self._inside):
             if index not in self.heard:
                 self.heard[index] = Heard(now, self._brought, peer, deadline)
-                self._due = min(self._due, now + deadline / 2)
+                self._due = min(self._due, now + deadline)
 
     def bring(self, peer: PeerId, mask: int, now: float) -> None:
         """A peer of our region announced these, or we stored them ourselves."""
@@ -102,7 +102,7 @@ class Crossing:
         self._due = float("inf")
         members = [geography.me, *here]
         for index, heard in self.heard.items():
-            if self.open >> index & 1 or self._later(heard.at + heard.deadline / 2, now):
+            if self.open >> index & 1 or self._later(heard.at + heard.deadline, now):
                 continue
             order = geography.order(artifact, index, members)
             turn = order.index(geography.me) if geography.me in order else MAX_TURNS
@@ -113,7 +113,7 @@ class Crossing:
         return self._due
 
     def _turn_at(self, heard: Heard, gateway: PeerId, turn: int, members: int) -> float:
-        wait = heard.deadline / 2 * min(turn, MAX_TURNS)
+        wait = heard.deadline * (1 + min(turn, MAX_TURNS)) / 2
         brought, at = self._by.get(gateway, (0, float("-inf")))
         since = max(heard.at, at)
         if self._brought - max(heard.brought, brought) < LATE_ROUNDS * members:

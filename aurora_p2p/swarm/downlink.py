@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from aurora_p2p.artifact.manifest import ContradictionError
 from aurora_p2p.errors import WireError
 from aurora_p2p.swarm.catalog import Holding
-from aurora_p2p.swarm.crossing import MIN_DEADLINE, deadline_for
 from aurora_p2p.swarm.events import Discard, Keep, Refused, SegmentIn
 from aurora_p2p.swarm.link import MIN_SILENCE, SILENCE_FACTOR, Link
 from aurora_p2p.swarm.origin import MAX_CREDIT
+from aurora_p2p.swarm.overseas import look_around, near
 from aurora_p2p.swarm.picker import MAX_COPIES
 from aurora_p2p.swarm.table import Table
 from aurora_p2p.types import ArtifactId, PeerId
@@ -26,7 +26,8 @@ MAX_OUTSTANDING = 64
 MAX_IN_FLIGHT = 4
 """Artifacts fetched at a time; further accepted ones wait their turn."""
 GATEWAY_CREDIT = 8
-"""Pushes of one artifact that each member across may have under way to us: one on the wire, one behind it."""
+"""Pushes of one artifact that each member across may have under way to us: one per connection of a long link, for a
+connection that was idle takes several round trips for a segment."""
 CREDIT_STEP = 8
 """Credit is renewed in steps, not for every push."""
 REQUEST_BATCH = 64
@@ -95,7 +96,7 @@ class Downlink:
             if frame.reason == "gone":
                 holding.peers.take(link.peer, 1 << index)
                 holding.fetch.host_lacks(link.peer, 1 << index)
-                self.look_around(holding, now)
+                look_around(self._table, holding, now)
         if frame.reason != "gone":
             link.resume_at = now + max(BUSY_SECONDS, link.latency)
 
@@ -122,30 +123,6 @@ class Downlink:
         if link.is_host and holding.fetch.probing and holding.manifest.final is not None:
             holding.fetch.host_has(link.peer, holding.fetch.only, due=now)
 
-    def heard(self, link: Link, holding: Holding, mask: int, now: float) -> None:
-        """A member announced segments that are new for it."""
-        geography = self._table.geography
-        region = geography.region_of(link.peer)
-        if not geography.is_across(link.peer):
-            holding.crossing.bring(link.peer, mask, now)
-        elif region is not None:
-            holding.forwarding.reached(region, mask)
-            holding.crossing.hear(link.peer, mask & ~holding.fetch.have, deadline_for(link.latency), now)
-
-    def stored(self, holding: Holding, index: int, now: float) -> None:
-        """A segment is ours: our region has it, and if we are its first holder, the others shall."""
-        geography = self._table.geography
-        holding.crossing.bring(geography.me, 1 << index, now)
-        if holding.firsts >> index & 1:
-            holding.forwarding.first_held(index, geography.abroad)
-
-    def look_around(self, holding: Holding, now: float) -> None:
-        """Peers came, went or fell silent: what nobody of our region holds any more may have to cross again."""
-        fetch = holding.fetch
-        if self._table.geography.home is not None and not holding.complete:
-            lost = holding.peers.levels[0] & ~fetch.have & ~fetch.verifying
-            holding.crossing.lose(lost, holding.peers.beyond(), MIN_DEADLINE, now)
-
     def forget(self, artifact: ArtifactId) -> None:
         """The artifact is dropped: wait for none of it."""
         for link in self._table.links.values():
@@ -167,7 +144,7 @@ class Downlink:
         for holding in self._in_flight():
             holding.fetch.expire(now)
             if holding.crossing.next_deadline() <= now:
-                holding.crossing.expire(self._near(holding), holding.artifact, self._table.geography, now)
+                holding.crossing.expire(near(self._table, holding), holding.artifact, self._table.geography, now)
         due = [link for link in self._table.links.values() if link.requests and self._due(link) <= now]
         for link in due:  # first, so that nothing asked now is cancelled now
             if link.hedged_at is not None:
@@ -222,15 +199,6 @@ class Downlink:
         known = self._table.catalog.artifacts.values()
         wanted = (h for h in known if h.fetch.wanted and not h.complete and not h.fetch.resting)
         return sorted(wanted, key=lambda h: (h.fetch.catch_up, h.seq))[:MAX_IN_FLIGHT]
-
-    def _near(self, holding: Holding) -> list[PeerId]:
-        """The linked members of our region that behave."""
-        home, links = self._table.geography.home, self._table.links
-        return [
-            peer
-            for peer in links
-            if self._table.geography.region_of(peer) == home and peer not in holding.fetch.excluded
-        ]
 
     def _schedule_one(self, holding: Holding, now: float) -> None:
         fetch, size = holding.fetch, holding.manifest.header.segment_bytes
@@ -309,8 +277,7 @@ class Downlink:
                 continue
             free = [other for other in self._table.links.values() if other is not link and other.slots(size, now) > 0]
             able = [other for other in free if fetch.peers.counted(other.peer) >> index & 1]
-            if fetch.endgame:
-                able = able or [other for other in free if fetch.peers.across(other.peer) >> index & 1]
+            able = able or [other for other in free if fetch.peers.across(other.peer) >> index & 1]
             able = able or [other for other in free if fetch.host_offers(other.peer, index)]
             if able:
                 self._ask(self._cheapest(able, size), holding, index, now)
@@ -325,6 +292,6 @@ class Downlink:
         for artifact, indices in by_artifact.items():
             holding = self._table.catalog.artifacts[artifact]
             holding.fetch.stall(link.peer, now)
-            self.look_around(holding, now)
+            look_around(self._table, holding, now)
             self._table.send(link, Cancel(artifact, tuple(indices[:REQUEST_BATCH])))
         self._table.emit(Refused(link.peer, "it does not answer requests"))

@@ -30,6 +30,7 @@ from aurora_p2p.swarm.geography import Geography
 from aurora_p2p.swarm.inbound import Inbound
 from aurora_p2p.swarm.lifecycle import Lifecycle
 from aurora_p2p.swarm.members import Members
+from aurora_p2p.swarm.overseas import stored
 from aurora_p2p.swarm.standing import Standing, standing_of
 from aurora_p2p.swarm.table import Table
 from aurora_p2p.swarm.uplink import Uplink
@@ -54,7 +55,7 @@ class Exchange:
         self._links = self._table.links
         self._uplink, self._downlink = Uplink(self._table, config.up_kbps), Downlink(self._table)
         self._announcer = Announcer(self._table, self._uplink)
-        self._members = Members(self._table, self._announcer, self._downlink, config.up_kbps)
+        self._members = Members(self._table, self._announcer, config.up_kbps)
         self._lifecycle = Lifecycle(self._table, self._announcer, self._uplink, self._downlink)
         self._inbound = Inbound(
             self._table, self._announcer, self._uplink, self._downlink, self._lifecycle, self._members
@@ -164,7 +165,7 @@ class Exchange:
                 holding.fetch.verifying &= ~(1 << index)
                 holding.fetch.have |= 1 << index
                 self._announcer.note(holding, 1 << index, now)
-                self._downlink.stored(holding, index, now)
+                stored(self._table, holding, index, now)
                 self._lifecycle.complete(holding)
                 self._lifecycle.grant(holding)
             case ev.StoreFailed(_, index):

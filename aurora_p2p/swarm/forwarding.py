@@ -21,7 +21,7 @@ from aurora_p2p.swarm.link import Link
 from aurora_p2p.types import ArtifactId, PeerId
 
 MAX_GATEWAY_CREDIT = 16
-"""Pushes of one artifact that a member may owe another: what the sums below come to on the fastest long links."""
+"""Pushes of one artifact that a member of another region may grant: twice what ours do (downlink.GATEWAY_CREDIT)."""
 
 
 class Forwarding:

@@ -64,10 +64,10 @@ class Geography:
         member = self._peers.get(peer)
         return member is not None and member.probation
 
-    def is_reachable(self, peer: PeerId) -> bool:
-        """Whether it signed an address that others can dial; so is whoever the roster does not name."""
+    def reach_of(self, peer: PeerId) -> float:
+        """Share of a claim that counts: 1 for whoever can be dialled or is not in the roster."""
         member = self._peers.get(peer)
-        return member is None or bool(member.record.bulk)
+        return 1.0 if member is None or member.record.bulk else UNREACHABLE_SHARE
 
     def order(self, artifact: ArtifactId, index: int, candidates: Iterable[PeerId]) -> list[PeerId]:
         """Who should be the gateway of a segment, the first choice first, without members on probation."""
@@ -83,7 +83,7 @@ class Geography:
         member = self._peers.get(peer)
         claimed = member.record.up_kbps * 125.0 if member else 0.0
         rate = min(claimed or UNKNOWN_RATE, MAX_CLAIMED_RATE)
-        return rate if self.is_reachable(peer) else UNREACHABLE_SHARE * rate
+        return rate * self.reach_of(peer)
 
 
 @lru_cache(maxsize=8192)

@@ -17,6 +17,7 @@ from aurora_p2p.swarm.lifecycle import Lifecycle
 from aurora_p2p.swarm.link import Link
 from aurora_p2p.swarm.members import Members
 from aurora_p2p.swarm.origin import watch_seconds
+from aurora_p2p.swarm.overseas import heard
 from aurora_p2p.swarm.table import Table
 from aurora_p2p.swarm.uplink import Uplink
 from aurora_p2p.types import ArtifactId
@@ -151,7 +152,7 @@ class Inbound:
             mask &= holding.seeder.produced if holding.fetch.catch_up else holding.seeder.released
         new = holding.peers.add(link.peer, mask)
         if not holding.seeder:
-            self._downlink.heard(link, holding, new, now)
+            heard(self._table, link, holding, new, now)
         elif new:
             self._announcer.note(holding, holding.seeder.announced(self._links, link.peer, new, now), now)
 

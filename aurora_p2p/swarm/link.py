@@ -45,7 +45,7 @@ class Pace:
     def __init__(self, bytes_per_second: float) -> None:
         self.seconds_per_byte = 1 / bytes_per_second
         self.last = float("-inf")
-        self._measured = False
+        self.measured = False
 
     def deliver(self, count: int, since: float, now: float) -> None:
         """`count` bytes arrived; the oldest outstanding work is from `since`.
@@ -53,13 +53,13 @@ class Pace:
         A short last segment counts in full: its time is the queue's, and would make the peer look slow.
         """
         sample = max(now - max(since, self.last), 0.0) / max(count, 1)
-        weight = SMOOTHING if self._measured else 1.0
+        weight = SMOOTHING if self.measured else 1.0
         self.seconds_per_byte += weight * (sample - self.seconds_per_byte)
-        self.last, self._measured = now, True
+        self.last, self.measured = now, True
 
     def guess(self, bytes_per_second: float) -> None:
         """Replace the guess, if nothing was measured yet."""
-        if not self._measured:
+        if not self.measured:
             self.seconds_per_byte = 1 / bytes_per_second
 
 
@@ -106,6 +106,8 @@ class Link:
     """(artifact, first segment) of the pages that travelled this link, in either direction."""
     offers: dict[ArtifactId, bool] = field(default_factory=dict)
     """Headers that travelled this link, in either direction; True with the final page."""
+    reach: float = 1.0
+    """Share of its claim that a new peer is believed: less for one that others cannot dial."""
     passing: float | None = None
     """Seconds from handing it a first copy until a third party has it, as a moving average."""
     weight: float = 1.0
@@ -135,6 +137,8 @@ class Link:
         """Seconds without any delivery after which a request is hedged; twice that, and it has stalled."""
         expected = self.latency + segment_bytes * self.incoming.seconds_per_byte
         queued = min(self.peer_queue, MAX_QUEUE) * segment_bytes / self.claimed
+        if not self.incoming.measured:  # its own word must not make us wait for it
+            queued = min(queued, MIN_SILENCE)
         return min(max(MIN_SILENCE, SILENCE_FACTOR * (expected + queued)), MAX_SILENCE)
 
     def stuck_at(self) -> float:

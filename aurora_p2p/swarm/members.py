@@ -5,8 +5,8 @@ from __future__ import annotations
 from aurora_p2p.crypto.sign import WIRE_MIN, WIRE_VERSION
 from aurora_p2p.swarm import events as ev
 from aurora_p2p.swarm.announcing import Announcer
-from aurora_p2p.swarm.downlink import Downlink
 from aurora_p2p.swarm.link import Link
+from aurora_p2p.swarm.overseas import look_around
 from aurora_p2p.swarm.roster import RosterView
 from aurora_p2p.swarm.strikes import Strikes
 from aurora_p2p.swarm.table import Table
@@ -15,9 +15,9 @@ from aurora_p2p.wire.exchange import Hello
 
 
 class Members:
-    def __init__(self, table: Table, announcer: Announcer, downlink: Downlink, up_kbps: int) -> None:
+    def __init__(self, table: Table, announcer: Announcer, up_kbps: int) -> None:
         self._table, self._links = table, table.links
-        self._announcer, self._downlink, self._up_kbps = announcer, downlink, up_kbps
+        self._announcer, self._up_kbps = announcer, up_kbps
         self._roster: RosterView | None = None
         self.strikes = Strikes()
         self.linked_since = float("inf")
@@ -29,7 +29,9 @@ class Members:
         self._table.geography.take(roster)
         for holding in self._table.catalog.artifacts.values():
             holding.peers.place()
-            self._downlink.look_around(holding, now)
+            look_around(self._table, holding, now)
+        for link in self._links.values():
+            link.reach = self._table.geography.reach_of(link.peer)
         for peer in [peer for peer in self._links if not self._may_link(peer)]:
             self.close(peer, "it is not in the roster", now)
 
@@ -42,6 +44,7 @@ class Members:
             return
         self.linked_since = min(self.linked_since, now)
         link = self._links[peer] = Link(peer, peer in self._table.catalog.hosts)
+        link.reach = self._table.geography.reach_of(peer)
         epoch = self._roster.epoch if self._roster else Epoch(0)
         self._table.send(link, Hello(WIRE_MIN, WIRE_VERSION, epoch, self._up_kbps))
         self._announcer.introduce(link)
@@ -53,7 +56,7 @@ class Members:
         for holding in self._table.catalog.artifacts.values():
             holding.fetch.forget(peer)
             holding.forwarding.forget(peer, self._table.geography.region_of(peer))
-            self._downlink.look_around(holding, now)
+            look_around(self._table, holding, now)
             if holding.seeder:
                 self._announcer.note(holding, holding.seeder.forget(peer), now)
 

@@ -184,7 +184,9 @@ class Seeder:
                 self._busy &= ~(1 << index)
                 self._reseed[index] = peer
             if failed:
-                links[peer].weight = max(links[peer].weight / 2, MIN_WEIGHT)
+                link = links[peer]
+                link.weight = max(link.weight / 2, MIN_WEIGHT)
+                link.passing = max(link.passing or 0.0, watch_seconds(link, self._segment_bytes))
         return confirmed
 
     def next_deadline(self, links: Mapping[PeerId, Link]) -> float:
@@ -215,11 +217,11 @@ class Seeder:
     def _load(self, link: Link, now: float) -> tuple[float, float]:
         """Seconds until a third party would have one more of this holder; less weight makes them longer."""
         backlog = len(self._sent.get(link.peer, ())) + sum(sending.push for sending in link.sending.values())
-        expected = link.latency + self._segment_bytes / link.claimed
-        passing = expected if link.passing is None else link.passing
-        waiting = self._sent.get(link.peer)
-        if waiting:
-            passing = max(passing, now - self._begun[next(iter(waiting))])
+        expected = link.latency + self._segment_bytes / (link.claimed * link.reach)
+        passing = link.passing
+        if passing is None:  # unproven: at least as long as it is taking now
+            since = min((self._begun[index] for index in self._sent.get(link.peer, ())), default=now)
+            passing = max(expected, now - since)
         return (backlog + 1) * passing / link.weight, self._total.get(link.peer, 0) / link.weight
 
     def _third_party(self, holder: PeerId, index: int) -> bool:

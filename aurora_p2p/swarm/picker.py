@@ -172,7 +172,8 @@ class Fetch:
     @property
     def may_hedge(self) -> bool:
         """Whether hedging has cost little so far."""
-        return self.duplicates <= FREE_DUPLICATES + DUPLICATE_SHARE * self.have.bit_count()
+        few = len(self.copies) <= FREE_DUPLICATES and self.endgame
+        return few or self.duplicates <= FREE_DUPLICATES + DUPLICATE_SHARE * self.have.bit_count()
 
     @property
     def idle(self) -> int:
@@ -192,11 +193,11 @@ class Fetch:
         return self.peers.rarest(self.idle & union, rng)
 
     def pick_across(self, free: Iterable[PeerId], allowed: int, rng: Random) -> int | None:
-        """An idle segment of those allowed that nobody near offers and one of the `free` peers across does."""
+        """An idle segment of those allowed that one of the `free` peers across offers."""
         union = 0
         for peer in free:
             union |= self.peers.across(peer)
-        mask = self.idle & self.peers.levels[0] & allowed & union
+        mask = self.idle & allowed & union
         return random_bit(mask, rng) if mask else None
 
     def pick_from_host(self, host: PeerId, rng: Random) -> int | None:

@@ -36,7 +36,8 @@ FADING_SECONDS = 5.0
 
 class Places:
     def __init__(self, bytes_per_second: float) -> None:
-        self._best = bytes_per_second
+        self.best = bytes_per_second
+        """Bytes/s that our uplink is taken to carry."""
         self._left: deque[tuple[float, int]] = deque()
         self._recent = 0
         self._faded_at = float("-inf")
@@ -44,18 +45,18 @@ class Places:
     def left(self, count: int, now: float) -> None:
         """`count` bytes have left for the kernel."""
         gap = min(now - self._faded_at, FADING_SECONDS / 10)
-        self._best *= 0.5 ** (max(gap, 0.0) / FADING_SECONDS)
+        self.best *= 0.5 ** (max(gap, 0.0) / FADING_SECONDS)
         self._faded_at = now
         self._left.append((now, count))
         self._recent += count
-        self._best = max(self._best, self._rate(count, now))
+        self.best = max(self.best, self._rate(count, now))
 
     def free(self, sending: Sequence[Sending], now: float) -> int:
         """How many more segments to hand over."""
         if not sending:
             return MIN_PLACES
         size = max(one.length for one in sending)
-        if self._rate(size, now) >= BUSY * self._best:
+        if self._rate(size, now) >= BUSY * self.best:
             return MIN_PLACES - len(sending)
         since = now - self._patience(size)
         return MIN_PLACES - sum(one.since > since for one in sending)
@@ -65,7 +66,7 @@ class Places:
         if not sending:
             return False
         size = max(one.length for one in sending)
-        most = min(max(FEWEST_MORE, int(self._best * MAX_QUEUE_SECONDS / size)), MAX_PLACES)
+        most = min(max(FEWEST_MORE, int(self.best * MAX_QUEUE_SECONDS / size)), MAX_PLACES)
         return len(sending) >= most
 
     def is_late(self, one: Sending, now: float) -> bool:
@@ -79,10 +80,10 @@ class Places:
         )
 
     def _patience(self, size: int) -> float:
-        return PATIENCE * MIN_PLACES * size / self._best
+        return PATIENCE * MIN_PLACES * size / self.best
 
     def _rate(self, size: int, now: float) -> float:
-        window = max(WINDOW_SECONDS, WINDOW_SEGMENTS * size / self._best)
+        window = max(WINDOW_SECONDS, WINDOW_SEGMENTS * size / self.best)
         while self._left and self._left[0][0] <= now - window:
             self._recent -= self._left.popleft()[1]
         return self._recent / window

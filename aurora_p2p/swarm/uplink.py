@@ -21,6 +21,8 @@ from aurora_p2p.types import ArtifactId
 from aurora_p2p.wire.codec import encode
 from aurora_p2p.wire.exchange import Cancel, Reject, RequestSegments, SegmentData
 
+CATCH_UP_SHARE = 0.3
+"""Of our uplink that late joiners may have while a live artifact is in flight."""
 PLACES_PER_LINK = 2
 """Inside a region: one on the wire, one behind it."""
 PLACES_PER_LONG_LINK = 8
@@ -31,6 +33,7 @@ class Uplink:
     def __init__(self, table: Table, up_kbps: int) -> None:
         self._table = table
         self._places = Places(up_kbps * 125.0 or UNKNOWN_RATE)
+        self._catch_up_at = float("-inf")
 
     @property
     def queued(self) -> int:
@@ -157,10 +160,14 @@ class Uplink:
     def next_deadline(self, now: float) -> float:
         busy = [link for link in self._table.links.values() if link.sending]
         due = min((at for link in busy if (at := link.stuck_at()) > now), default=float("inf"))
+        if self._catch_up_at > now and any(link.queue for link in self._table.links.values()):
+            due = min(due, self._catch_up_at)
         return min(due, self._places.next_deadline((one for link in busy for one in link.sending.values()), now))
 
     def _push(self, room: list[Link], now: float) -> bool:
-        links = {link.peer: link for link in room}
+        on_probation = self._table.geography.on_probation
+        trusted = [link for link in self._table.links.values() if not (link.is_host or on_probation(link.peer))]
+        links = {link.peer: link for link in room if not trusted or not on_probation(link.peer)}
         for holding, seeder in self._table.seeding():
             choice = seeder.choose(links, now)
             if choice is not None:
@@ -193,20 +200,43 @@ class Uplink:
         if not waiting:
             return False
         link = min(waiting, key=self._rank)
+        catch_up = self._is_catch_up(link.queue[0])
+        if catch_up and self._live_in_flight() and now < self._catch_up_at:
+            return False
         upload = link.queue.popleft()
         holding = self._table.catalog.artifacts[upload.artifact]
         if holding.fetch.have >> upload.index & 1 and not self._is_on_its_way(link, holding, upload.index):
             if holding.seeder and holding.seeder.is_unsent(upload.index):
                 holding.seeder.sending(link.peer, upload.index, now, pushed=False)
             self._hand_over(link, holding, upload.index, push="", now=now)
+            if catch_up:
+                seconds = holding.length_of(upload.index) / (CATCH_UP_SHARE * self._places.best)
+                self._catch_up_at = max(self._catch_up_at, now) + seconds
         return True
+
+    def _is_catch_up(self, upload: Upload) -> bool:
+        """Whether it belongs to what was out before the newest version."""
+        holding = self._table.catalog.artifacts[upload.artifact]
+        return holding.fetch.catch_up or (holding.complete and holding.seq < self._table.catalog.newest)
+
+    def _live_in_flight(self) -> bool:
+        """Whether a live artifact is on its way to us, or from us and not yet with others."""
+        live = [h for h in self._table.catalog.artifacts.values() if not h.fetch.catch_up]
+        return any(
+            h.seeder.produced & ~h.seeder.confirmed if h.seeder else h.fetch.wanted and not h.complete for h in live
+        )
 
     def _rank(self, link: Link) -> tuple[bool, bool, int, int, float]:
         head = link.queue[0]
         holding = self._table.catalog.artifacts[head.artifact]
-        catch_up = holding.fetch.catch_up or (holding.complete and holding.seq < self._table.catalog.newest)
         first = holding.forwarding.is_first(link.peer, self._table.geography.region_of(link.peer), head.index)
-        return catch_up, not first, min(holding.served.get(head.index, 0), 1), len(link.sending), link.outgoing.last
+        return (
+            self._is_catch_up(head),
+            not first,
+            min(holding.served.get(head.index, 0), 1),
+            len(link.sending),
+            link.outgoing.last,
+        )
 
     def _is_on_its_way(self, link: Link, holding: Holding, index: int) -> bool:
         pushed = holding.seeder is not None and holding.seeder.is_on_its_way(link.peer, index)

@@ -9,11 +9,14 @@ from msgspec import structs
 
 from aurora_p2p.artifact.manifest import Manifest, artifact_id_of
 from aurora_p2p.swarm import events as ev
+from aurora_p2p.swarm.uplink import CATCH_UP_SHARE
 from aurora_p2p.types import Version
 from aurora_p2p.wire.exchange import Credit, Offer, RequestSegments
 from aurora_p2p.wire.signed import seal
 from tests.swarm.test_exchange import holder, only
-from tests.swarm.world import PUBLISH, A, B, Bench, Published, header
+from tests.swarm.world import PUBLISH, A, B, Bench, Published, header, roster
+
+LIVE = Published.make()
 
 
 def aside(seq: int, version: int) -> Manifest:
@@ -63,3 +66,29 @@ def test_a_request_for_the_live_version_is_served_before_one_for_an_artifact_asi
     link = bench.machine._links[A]
     bench.do(ev.FrameIn(A, RequestSegments(live, 0, tuple(range(1, 8)))))
     assert rank(link)[0] is False, "the newest live version, though an artifact with a higher seq is known"
+
+
+def test_catch_up_gets_a_third_of_the_uplink_at_most_while_a_live_artifact_is_in_flight() -> None:
+    bench = holder(A)
+    old = next(iter(bench.machine._catalog.artifacts))
+    live = Published.make(seq=9)
+    bench.fetch(live, A, final=False)
+    effects = bench.do(ev.FrameIn(A, RequestSegments(old, 0, tuple(range(8)))))
+    assert len(only(effects, ev.SendSegment)) == 1
+    bench.do(ev.SegmentOut(A, old, only(effects, ev.SendSegment)[0].index, 256))
+    effects = bench.pass_time(256 / (CATCH_UP_SHARE * bench.machine._uplink._places.best) / 2)
+    assert only(effects, ev.SendSegment) == []
+    assert len(only(bench.do(ev.Decline(live.artifact)), ev.SendSegment)) > 1
+
+
+def test_probationers_are_no_first_holders_while_there_is_anybody_else() -> None:
+    bench = Bench()
+    bench.do(ev.RosterChanged(roster({A: 0, B: 0}, probation=(A,))))
+    bench.do(ev.Publish(LIVE.manifest()))
+    for peer in (A, B):
+        bench.do(ev.LinkUp(peer))
+        bench.do(ev.FrameIn(peer, Credit(LIVE.artifact, 8)))
+    effects = bench.do(ev.Produced(LIVE.artifact, range(8)))
+    assert {effect.peer for effect in only(effects, ev.SendSegment)} == {B}
+    bench.do(ev.LinkDown(B))
+    assert {effect.peer for effect in only(bench.pass_time(1.0), ev.SendSegment)} <= {A}
