@@ -1,7 +1,8 @@
 """Median linkage over a sparse table of distances: the two nearest clusters become one, until none are near enough.
 
-Pure. The distance of two clusters is the (upper) median of the known distances between their members, so that a few
-false ones change nothing; clusters without a known distance are never joined. The result does not depend on any order.
+Pure. The distance of two clusters is the (lower) median of the known distances between their members, so that a few
+false ones change nothing, and of one true and one false distance, the false one being too long, the true one counts;
+clusters without a known distance are never joined. The result does not depend on any order.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class _Clusters:
 
     def _distance(self, one: PeerId, other: PeerId) -> int:
         known = self._between[one][other]
-        return known[len(known) // 2]
+        return known[(len(known) - 1) // 2]
 
     def _push(self, one: PeerId, other: PeerId) -> None:
         heapq.heappush(self._heap, (self._distance(one, other), one, other))

@@ -147,6 +147,8 @@ class Regions:
         units += [frozenset({peer}) for peer in members if peer not in settled]
 
         def limit(one: frozenset[PeerId], other: frozenset[PeerId]) -> int:
+            if self._gap(one, other) > NEAR:  # the host sees one much farther away: they cannot be near each other
+                return -1
             return MERGE if not settled.keys().isdisjoint(one) and not settled.keys().isdisjoint(other) else NEAR
 
         clusters = join_near(units, self._edges(members), limit)
@@ -206,6 +208,12 @@ class Regions:
         }
         number = min(gaps, key=lambda number: (gaps[number], number), default=None)
         return number if number is not None and gaps[number] <= NEAR else None
+
+    def _gap(self, one: Iterable[PeerId], other: Iterable[PeerId]) -> float:
+        """How much farther away the host sees one group than the other; 0 where it does not see both."""
+        seen = self._words.get(self._host, {}) | {self._host: 0}
+        views = [[seen[peer] for peer in group if peer in seen] for group in (one, other)]
+        return abs(median(views[0]) - median(views[1])) if all(views) else 0.0
 
     def _host_region(self, regions: Mapping[int, set[PeerId]]) -> int:
         return next((number for number, inside in regions.items() if self._host in inside), 0)
