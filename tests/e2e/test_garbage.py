@@ -31,23 +31,26 @@ OPENINGS = (
 )
 
 
-def listening(program: Program) -> set[int]:
-    """TCP ports of a program and its children."""
-    process = psutil.Process(program.process.pid)
-    family = [process, *process.children(recursive=True)]
-    ports = {c.laddr.port for one in family for c in one.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
-    assert ports, f"{program.name} listens nowhere"
-    return ports
+LASTING = ("aurora_p2p.net.bulk", "aurora_p2p.engine.worker")
+"""Children that live as long as their daemon; those that fold artifacts come and go."""
 
 
-def lasting_children(program: Program) -> list[psutil.Process]:
-    """Its child processes, but for those that fold artifacts now and then and end by themselves."""
+def family(program: Program) -> list[psutil.Process]:
+    """The program and those of its children that last."""
     children = []
     for child in psutil.Process(program.process.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            if not any("fold_worker" in word for word in child.cmdline()):
+            if any(word in LASTING for word in child.cmdline()):
                 children.append(child)
-    return children
+    return [psutil.Process(program.process.pid), *children]
+
+
+def listening(program: Program) -> set[int]:
+    """TCP ports of a program and its children."""
+    connections = [connection for one in family(program) for connection in one.net_connections("tcp")]
+    ports = {connection.laddr.port for connection in connections if connection.status == psutil.CONN_LISTEN}
+    assert ports, f"{program.name} listens nowhere"
+    return ports
 
 
 def visitors(where: int | Path) -> Iterator[socket.socket]:
@@ -67,7 +70,7 @@ def test_garbage_on_every_port_and_socket_harms_nothing(swarm: Swarm) -> None:
     assert [len(ports[program.name]) for program in programs] == [1, *[2] * (1 + len(swarm.nodes))]
     sockets = [program.home / "control.sock" for program in programs[1:]] + [swarm.host.home / "trainer.sock"]
     everywhere: list[int | Path] = [*sorted(port for each in ports.values() for port in each), *sockets]
-    pids = [lasting_children(program) for program in programs]
+    families = [family(program) for program in programs]
     with ExitStack() as stack:
         for where in everywhere:
             for visitor in visitors(where):
@@ -77,6 +80,6 @@ def test_garbage_on_every_port_and_socket_harms_nothing(swarm: Swarm) -> None:
     swarm.train(1)
     swarm.settle()
     assert all(program.process.poll() is None for program in programs)
-    assert [lasting_children(program) for program in programs] == pids
+    assert [family(program) for program in programs] == families
     for program in programs:
         assert "Traceback" not in program.log.read_text(), program.tail()
