@@ -15,8 +15,14 @@ ROOT = Path(__file__).parents[3]
 WAIT_SECONDS = 60.0
 """Patience with a loaded machine."""
 SHOWN, LEFT, FRAME = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?2026h"
-_TAKE = "import fcntl, os, sys, termios; fcntl.ioctl(1, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
-"""Make the terminal the program's own, as a shell's job control does."""
+_TAKE = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(1, termios.TIOCSCTTY, 0)
+for number in (signal.SIGHUP, signal.SIGINT):
+    signal.signal(number, signal.SIG_DFL)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+"""Make the terminal the program's own, as a shell's job control does; whatever the tests themselves are told to ignore."""
 
 
 class PseudoTerminal:
