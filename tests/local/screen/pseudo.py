@@ -22,7 +22,7 @@ for number in (signal.SIGHUP, signal.SIGINT):
     signal.signal(number, signal.SIG_DFL)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
-"""Make the terminal the program's own, as a shell's job control does; whatever the tests themselves are told to ignore."""
+"""Make the terminal the program's own, as a shell's job control does, whatever the tests were told to ignore."""
 
 
 class PseudoTerminal:
