@@ -224,8 +224,9 @@ async def until_read(attacker: ControlHost, peer: PeerId) -> None:
 
 
 async def meet(publisher: ControlHost, subscriber: ControlHost) -> None:
-    """Connect, and wait until the publisher knows of the subscription."""
+    """Connect, and wait until the subscriber is in the publisher's mesh: a message goes to those that are in it, and
+    that one is subscribed is known a moment earlier."""
     peer = await publisher.connect(subscriber.addresses()[0], seconds=LONG)
     assert publisher._gossip is not None
-    await publisher._gossip._pubsub.wait_for_subscription(ID.from_base58(peer), TOPIC, timeout=LONG)
+    await publisher._gossip._pubsub.wait_for_mesh(ID.from_base58(peer), TOPIC, timeout=LONG)
     await publisher._gossip._pubsub.wait_for_peer(ID.from_base58(peer), timeout=LONG)

@@ -28,7 +28,7 @@ def test_messages_are_kept_for_a_few_heartbeats_and_then_forgotten() -> None:
             ):
                 await speaker.connect(listener.addresses()[0], seconds=LONG)
                 pubsub = speaker._gossip._pubsub  # type: ignore[union-attr]
-                await pubsub.wait_for_subscription(ID.from_base58(listener.peer), TOPIC, timeout=LONG)
+                await pubsub.wait_for_mesh(ID.from_base58(listener.peer), TOPIC, timeout=LONG)
                 for number in range(5):
                     await speaker.publish(TOPIC, b"%d" % number)
                 for number in range(5):
