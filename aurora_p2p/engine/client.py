@@ -22,6 +22,7 @@ from typing import Any
 import trio
 
 from aurora_p2p import errors
+from aurora_p2p.engine.names import HOME_PREFIX
 from aurora_p2p.errors import AuroraError, ChildError, WireError
 from aurora_p2p.local import faults
 from aurora_p2p.local.child import Child, Limits, open_child
@@ -190,7 +191,7 @@ async def open_engine(
 
     Raises UsageError for an unknown engine or device, ChildError when it does not start.
     """
-    with tempfile.TemporaryDirectory(prefix="aurora-engine-") as home:
+    with tempfile.TemporaryDirectory(prefix=HOME_PREFIX) as home:
         env = {
             "HOME": home,
             "HF_HUB_OFFLINE": "1",

@@ -15,6 +15,8 @@ DEVICES = {"l40": 1_250.0, "a100": 2_500.0, "h100": 5_000.0}
 """Generated tokens per second of a full batch, as measured for rollouts of a mid-sized model on one such device."""
 DEFAULT_DEVICE = "a100"
 MAX_TOKENS_PER_SECOND = 1e6
+HOME_PREFIX = "aurora-engine-"
+"""Of the temporary HOME of an engine's process."""
 
 
 def check_engine(name: str) -> None:

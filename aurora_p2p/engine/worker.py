@@ -19,12 +19,14 @@ import functools
 import os
 import queue
 import resource
+import shutil
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from aurora_p2p.engine.names import SIMULATED, check_engine, rate_of
+from aurora_p2p.engine.names import HOME_PREFIX, SIMULATED, check_engine, rate_of
 from aurora_p2p.engine.protocol import Outcome, RolloutEngine
 from aurora_p2p.engine.simulated import SimulatedEngine
 from aurora_p2p.errors import AuroraError, UsageError, WireError
@@ -203,7 +205,15 @@ def main() -> None:
     # os._exit: the interpreter would wait for a generation that nobody wants any more.
     with contextlib.suppress(EOFError):
         _serve(inherited_channel(EngineRequest))  # type: ignore[arg-type]
+    _leave_home()
     os._exit(0)
+
+
+def _leave_home() -> None:
+    """Remove the temporary HOME: a daemon that was killed cannot. Nothing else is ever removed."""
+    home = Path(os.environ.get("HOME", "/"))
+    if home.name.startswith(HOME_PREFIX) and home.parent == Path(tempfile.gettempdir()):
+        shutil.rmtree(home, ignore_errors=True)
 
 
 if __name__ == "__main__":

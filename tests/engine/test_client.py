@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from contextlib import aclosing
+from pathlib import Path
 
 import pytest
 import trio
@@ -139,6 +143,32 @@ def test_an_unknown_engine_or_device_is_a_usage_error(tmp_path):
         with_engine(tmp_path, scenario, engine="magic")
     with pytest.raises(UsageError, match="no device 'tpu'"):
         with_engine(tmp_path, scenario, device="tpu")
+
+
+KILLED_DAEMON = """
+import os, pathlib, signal, trio
+from aurora_p2p.engine.client import open_engine
+
+async def main():
+    async with open_engine(engine="simulated", log=None) as engine:
+        environment = pathlib.Path(f"/proc/{engine.pid}/environ").read_text().split(chr(0))
+        print(engine.pid, next(line for line in environment if line.startswith("HOME="))[5:], flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+trio.run(main)
+"""
+
+
+def test_a_killed_daemon_leaves_neither_its_engine_nor_the_engines_home_behind(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    daemon = subprocess.run([sys.executable, "-c", KILLED_DAEMON], capture_output=True, text=True, check=False)
+    assert daemon.returncode == -signal.SIGKILL, daemon.stderr
+    pid, home = daemon.stdout.split()
+    assert Path(home).parent == tmp_path
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while Path(home).exists() or Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline, f"{home} or process {pid} is still there"
+        time.sleep(0.05)
 
 
 def test_the_child_sees_none_of_the_owners_environment(tmp_path, monkeypatch):
