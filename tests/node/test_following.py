@@ -18,7 +18,7 @@ from aurora_p2p.swarm import events as ev
 from aurora_p2p.wire.codec import encode
 from aurora_p2p.wire.trust import Equivocation
 from tests.host.world import NODES
-from tests.node.test_weights import Node, staging
+from tests.node.weights_world import Node, staging
 from tests.node.world import Swarm
 
 

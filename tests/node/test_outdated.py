@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.node.test_weights import run
+from tests.node.weights_world import run
 
 
 def test_what_leads_no_further_than_the_weights_held_is_given_up_and_nothing_else(tmp_path) -> None:
