@@ -17,7 +17,8 @@ demo: setup  ## train a policy over a swarm of daemons on this machine (3 minute
 
 test: setup  ## everything a machine without a GPU can run
 	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(ARGS)
-	$(BIN)/python -m pytest -q -m slow $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "slow and not alone" $(ARGS)
+	$(BIN)/python -m pytest -q -m alone $(ARGS)
 
 check: setup  ## the inner loop: format, lint, import rules, types, fast tests
 	$(BIN)/ruff format --check .

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.record codec [--quick]`: run a benchmark and keep its figures in benchmarks/results/NAME.json.
+"""`python -m benchmarks.record NAME [--quick]`: run a benchmark and keep its figures in benchmarks/results/NAME.json.
 
 Beside the figures stand the command, the date and the machine: docs/benchmarks.md is rendered from these files
 (`python -m tests.docs.benchmarks`). `--report FILE` keeps what a run printed with --json earlier, on this machine.
@@ -18,7 +18,17 @@ from typing import Any
 import psutil
 
 RESULTS = Path(__file__).parent / "results"
-NAMES = ("codec",)
+NAMES = {
+    "codec": [],
+    "swarm_sim": [],
+    "swarm_net": [],
+    "wan": ["--path", "all"],
+    "bulk": [],
+    "crash": [],
+    "soak": [],
+}
+"""Each benchmark, and what its whole run needs beside --json. swarm_net and wan need root."""
+QUICK = ("codec", "bulk")
 
 
 def main() -> None:
@@ -27,7 +37,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="on less data")
     parser.add_argument("--report", metavar="FILE", type=Path, help="the JSON that a run has printed; nothing is run")
     options = parser.parse_args()
-    words = ["-m", f"benchmarks.{options.name}", "--json", *(["--quick"] if options.quick else [])]
+    if options.quick and options.name not in QUICK:
+        parser.error(f"--quick is for {' and '.join(QUICK)}: {options.name} has one size")
+    words = ["-m", f"benchmarks.{options.name}", "--json", *NAMES[options.name], *["--quick"] * options.quick]
     printed = options.report.read_text() if options.report else run(words)
     kept = {"command": " ".join(["python", *words]), "date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine()}
     RESULTS.mkdir(exist_ok=True)

@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 import trio
 
 from aurora_p2p.errors import UnreachableError, WireError
+from aurora_p2p.local.unix import reachable
 from aurora_p2p.types import Record
 from aurora_p2p.wire.codec import decode, encode
 from aurora_p2p.wire.frame import PREFIX, Frame, FrameDecoder, encode_frame, frame_lengths
@@ -93,7 +94,8 @@ def connect_local(path: Path, kind: type[In], *, timeout: float | None = None) -
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(timeout)
-        sock.connect(str(path))
+        with reachable(path) as where:
+            sock.connect(where)
     except OSError as error:
         sock.close()
         raise UnreachableError(f"nothing answers at {path}: {error.strerror or error}") from error

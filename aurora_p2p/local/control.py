@@ -20,25 +20,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aurora_p2p.errors import AuroraError, PortInUseError, StoreError, UnreachableError, UsageError
+from aurora_p2p.errors import AuroraError, PortInUseError, StoreError, UnreachableError
+from aurora_p2p.local.unix import reachable
 
 if TYPE_CHECKING:
     import trio
 
 MAX_REQUEST = 1 << 16
-MAX_PATH = 100
-"""Unix socket paths are limited to 108 bytes."""
 REQUEST_SECONDS = 10.0
 
 Handler = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
 
 def socket_path(home: Path, name: str) -> Path:
-    """Where a daemon with this home listens; a short link in /tmp is not used: a long home is an error instead."""
-    path = home / f"{name}.sock"
-    if len(os.fsencode(path)) > MAX_PATH:
-        raise UsageError(f"{path} is too long for a Unix socket", hint="choose a shorter --home")
-    return path
+    """Where a daemon with this home listens."""
+    return home / f"{name}.sock"
 
 
 def open_unix_listener(path: Path) -> trio.SocketListener:
@@ -48,14 +44,16 @@ def open_unix_listener(path: Path) -> trio.SocketListener:
     probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with contextlib.closing(probe):
         try:
-            probe.connect(str(path))
+            with reachable(path) as where:
+                probe.connect(where)
         except OSError:
             path.unlink(missing_ok=True)
         else:
             raise PortInUseError(f"another process answers at {path}", hint="stop it first, or use another --home")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        sock.bind(str(path))
+        with reachable(path) as where:
+            sock.bind(where)
         path.chmod(0o600)
         sock.listen(16)
     except OSError as error:
@@ -116,7 +114,8 @@ def ask(path: Path, command: str, **arguments: Any) -> dict[str, Any]:
     with contextlib.closing(sock):
         try:
             sock.settimeout(REQUEST_SECONDS)
-            sock.connect(str(path))
+            with reachable(path) as where:
+                sock.connect(where)
             sock.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
             with sock.makefile("rb") as file:
                 answer = dict(json.loads(file.readline()))
@@ -133,7 +132,8 @@ def daemon_pid(path: Path) -> int | None:
     with contextlib.closing(sock):
         sock.settimeout(REQUEST_SECONDS)
         try:
-            sock.connect(str(path))
+            with reachable(path) as where:
+                sock.connect(where)
             raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         except OSError:
             return None

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aurora_p2p.errors import AuroraError
 from aurora_p2p.local.control import daemon_pid, socket_path
 
 BLOCK = 512
@@ -52,10 +51,7 @@ def _entry_bytes(entry: os.DirEntry[str], folders: list[Path]) -> int:
 
 def running_pid(home: Path) -> int | None:
     """The daemon of this home, or None."""
-    try:
-        return daemon_pid(socket_path(home, "control"))
-    except AuroraError:  # a home too long for a socket has no daemon
-        return None
+    return daemon_pid(socket_path(home, "control"))
 
 
 def survey(home: Path, places: Iterable[Place]) -> dict[str, Any]:

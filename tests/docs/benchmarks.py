@@ -7,29 +7,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tests.docs.tables import run_of, table
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "benchmarks.md"
 RESULTS = ROOT / "benchmarks" / "results"
 PART = re.compile(r"^<!-- ([a-z-]+) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
 CODES = ("ours", "one_class", "pcodec", "xor_zstd", "leb128_zstd", "u16_zstd", "leb128")
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [list(head), *map(list, rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def run_of(kept: dict[str, Any]) -> str:
-    where = kept["machine"]
-    return (
-        f"`{kept['command']}`, {kept['date']}: {where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB, "
-        f"{where['system']}, Python {where['python']}."
-    )
 
 
 def size_table(report: dict[str, Any], key: str, digits: int) -> str:

@@ -1,16 +1,21 @@
 """The control socket, over real Unix sockets: what a daemon survives, and what the asking side is told."""
 
 import json
+import os
 import socket
+import stat
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 import trio
 import trio.testing
 
 from aurora_p2p.errors import AuroraError, PortInUseError, StoreError, UnreachableError, UsageError
-from aurora_p2p.local.control import MAX_REQUEST, ask, open_unix_listener, serve_control, socket_path
+from aurora_p2p.local.channel import connect_local
+from aurora_p2p.local.control import MAX_REQUEST, ask, daemon_pid, open_unix_listener, serve_control, socket_path
+from aurora_p2p.wire.control import Noted
 
 
 async def status(request):
@@ -178,10 +183,22 @@ def test_something_else_that_answers_there_counts_as_no_daemon(answer, path):
     trio.run(main)
 
 
-def test_a_home_too_deep_for_a_unix_socket_is_a_usage_error(tmp_path):
-    with pytest.raises(UsageError, match="too long") as refused:
-        socket_path(tmp_path / ("deep" * 30), "control")
-    assert refused.value.hint == "choose a shorter --home"
+def test_a_daemon_answers_in_a_home_however_deep(tmp_path):
+    home = tmp_path / ("deep" * 30) / ("deeper" * 30)
+    home.mkdir(parents=True)
+    path = socket_path(home, "control")
+
+    def talk():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert daemon_pid(path) == os.getpid()
+        with pytest.raises(PortInUseError):
+            open_unix_listener(path)
+        with closing(connect_local(path, Noted)):
+            return ask(path, "status")
+
+    assert with_daemon(path, talk)["version"] == 3
+    assert not path.exists()
+    assert daemon_pid(path) is None
 
 
 def test_the_asking_side_needs_no_trio():
