@@ -18,6 +18,8 @@ from numba.extending import intrinsic
 
 _I1, _I8, _I16, _I32, _I64 = (ir.IntType(width) for width in (1, 8, 16, 32, 64))
 LANES = 64
+SINGLES = 32
+"""32-bit lanes of the vectors that count bits: four registers of AVX2."""
 AHEAD_BYTES = 2048
 """How far ahead a sequential reader prefetches: hardware stops at each 4 KiB page, which halved a scan's speed."""
 HAS_DEPOSIT = bool(llvmlite.binding.get_host_cpu_features().get("bmi2", False))
@@ -76,15 +78,67 @@ def at_least(_context: Any, lanes: Any, floors: Any) -> Any:
 
 
 @intrinsic
-def passed(_context: Any, counts: Any, above: Any, rank: Any) -> Any:
-    """How many i of 64 have counts[i] - above[i] <= rank: uint16 at two addresses, differences and rank below 2**15."""
+def passed(_context: Any, counts: Any, rank: Any) -> Any:
+    """How many of 64 uint16 at an address are <= rank; all are below 2**15."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        lanes = builder.sub(*(_load_lanes(builder, address) for address in arguments[:2]))
-        bound = _splat(builder, builder.trunc(arguments[2], _I16))
-        return builder.ctpop(builder.bitcast(builder.icmp_signed("<=", lanes, bound), _I64))
+        bound = _splat(builder, builder.trunc(arguments[1], _I16))
+        return builder.ctpop(
+            builder.bitcast(builder.icmp_signed("<=", _load_lanes(builder, arguments[0]), bound), _I64)
+        )
 
-    return types.uint64(types.int64, types.int64, types.int64), generate
+    return types.uint64(types.int64, types.int64), generate
+
+
+def _singles(builder: Any, address: Any) -> Any:
+    lanes = builder.load(builder.inttoptr(address, ir.VectorType(_I32, SINGLES).as_pointer()))
+    lanes.align = 4
+    return lanes
+
+
+def _spread(builder: Any, value: Any) -> Any:
+    """One 64-bit number in SINGLES 32-bit lanes."""
+    kind = ir.VectorType(_I32, SINGLES)
+    first = builder.insert_element(ir.Constant(kind, ir.Undefined), builder.trunc(value, _I32), ir.Constant(_I32, 0))
+    return builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), ir.Constant(kind, [0] * SINGLES))
+
+
+def _rice_total(builder: Any, values: Any, k: Any, zeros: Any, escape: Any) -> Any:
+    """Sum over lanes of (value >> k) + 1 + k, or `escape` where value >> k reaches `zeros`."""
+    kind = ir.VectorType(_I32, SINGLES)
+    quotient = builder.lshr(values, k)
+    plain = builder.add(builder.add(quotient, k), ir.Constant(kind, [1] * SINGLES))
+    bits = builder.select(builder.icmp_signed("<", quotient, zeros), plain, escape)
+    name = f"llvm.vector.reduce.add.v{SINGLES}i32"
+    total = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I32, [kind]), name)
+    return builder.zext(builder.call(total, [bits]), _I64)
+
+
+@intrinsic
+def rice_bits(_context: Any, values: Any, k: Any, zeros: Any, escape: Any) -> Any:
+    """Bits of the Rice codes with parameter k of SINGLES uint32 below 2**31 at an address; a code whose quotient
+    reaches `zeros` takes `escape` bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        lanes = _singles(builder, arguments[0])
+        return _rice_total(builder, lanes, *(_spread(builder, argument) for argument in arguments[1:]))
+
+    return types.uint64(types.int64, types.uint64, types.uint64, types.uint64), generate
+
+
+@intrinsic
+def scaled_rice_bits(_context: Any, values: Any, shifts: Any, scale: Any, highest: Any, zeros: Any, escape: Any) -> Any:
+    """rice_bits where each lane has its own k: scale less the uint32 at `shifts`, but within 0 .. highest."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        zero = ir.Constant(ir.VectorType(_I32, SINGLES), [0] * SINGLES)
+        scale, highest, zeros, escape = (_spread(builder, argument) for argument in arguments[2:])
+        k = builder.sub(scale, _singles(builder, arguments[1]))
+        k = builder.select(builder.icmp_signed(">", k, zero), k, zero)
+        k = builder.select(builder.icmp_signed("<", k, highest), k, highest)
+        return _rice_total(builder, _singles(builder, arguments[0]), k, zeros, escape)
+
+    return types.uint64(types.int64, types.int64, *[types.uint64] * 4), generate
 
 
 @intrinsic

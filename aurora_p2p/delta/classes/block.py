@@ -16,7 +16,7 @@ import numpy.typing as npt
 from aurora_p2p.delta.classes.map import ClassMap
 from aurora_p2p.delta.classes.pack import SCALED, pack
 from aurora_p2p.delta.classes.place import addresses_of, at_end, begin, new_tallies, place
-from aurora_p2p.delta.classes.scan import LIST, Halves, Places, Words, scan
+from aurora_p2p.delta.classes.scan import LIST, Halves, Places, Words, new_strip, scan, strip_addresses
 from aurora_p2p.delta.classes.unpack import KIND, PARAMETER, START, N, take_sizes, unpack
 from aurora_p2p.delta.tensors import BLOCK_ELEMENTS, Bits
 from aurora_p2p.errors import WireError
@@ -34,7 +34,7 @@ class _Scratch(threading.local):
         self.counts = np.empty(16, np.uint64)
         self.head = np.empty(512, np.uint8)
         self.stream = np.empty(12 * BLOCK_ELEMENTS + 64, np.uint8)
-        self.spare = np.empty(4 * LIST, np.uint32)
+        self.spare = np.empty(5 * LIST, np.uint32)
         self.where = np.empty(BLOCK_ELEMENTS, np.int64)
         self.before = np.empty(BLOCK_ELEMENTS, np.uint16)
         self.after = np.empty(BLOCK_ELEMENTS, np.uint16)
@@ -43,6 +43,9 @@ class _Scratch(threading.local):
         self.steps = np.empty(BLOCK_ELEMENTS, np.int32)
         self.state = np.empty((4, 8), np.int64)
         self.tallies = new_tallies()
+        self.strip = new_strip()
+        self.tally_addresses, self.strip_addresses = addresses_of(self.tallies), strip_addresses(self.strip)
+        self.rooms = self.head.ctypes.data, self.stream.ctypes.data
 
 
 _scratch = _Scratch()
@@ -59,7 +62,7 @@ def encode(base: Bits, new: Bits, classes: ClassMap, offset: int = 0) -> tuple[b
     """
     mine = _scratch
     mine.counts[:] = 0
-    floors, found = classes.floors.ctypes.data, 0
+    floors, found = classes.floors_address, 0
     for first, old, fresh in _spans(base, new):
         found += scan(
             old.ctypes.data,
@@ -67,6 +70,7 @@ def encode(base: Bits, new: Bits, classes: ClassMap, offset: int = 0) -> tuple[b
             (offset + first, old.size),
             floors,
             classes.class_of,
+            mine.strip_addresses,
             mine.lists,
             mine.counts,
             mine.where[found:],
@@ -94,8 +98,7 @@ def encode_listed(ranks: Words, groups: Words, steps: Words, byte: Words, classe
 
 
 def _packed(mine: _Scratch, classes: ClassMap) -> bytes:
-    rooms = (mine.head.ctypes.data, mine.stream.ctypes.data)
-    head, stream = pack(mine.lists, mine.counts, classes.classes, *rooms, mine.spare)
+    head, stream = pack(mine.lists, mine.counts, classes.classes, *mine.rooms, mine.spare)
     return mine.head[:head].tobytes() + mine.stream[:stream].tobytes()
 
 
@@ -166,7 +169,7 @@ def decode(payload: bytes, base: Bits, classes: ClassMap, offset: int = 0) -> Ch
     if total < 0:
         raise WireError("a class block is malformed or cut short")
     begin(mine.heads, classes.classes, mine.gaps, mine.state)
-    floors, found = classes.floors.ctypes.data, 0
+    floors, found = classes.floors_address, 0
     where, old, new = np.empty(total, np.int64), np.empty(total, np.uint16), np.empty(total, np.uint16)
     for first, before, _ in _spans(base, base):
         here = slice(found, None)
@@ -179,7 +182,7 @@ def decode(payload: bytes, base: Bits, classes: ClassMap, offset: int = 0) -> Ch
             mine.gaps,
             mine.steps,
             mine.state,
-            addresses_of(mine.tallies),
+            mine.tally_addresses,
             where[here],
             old[here],
             new[here],

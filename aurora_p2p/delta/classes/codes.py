@@ -17,14 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from aurora_p2p.delta.jit import inlined, kernel
-from aurora_p2p.delta.words import leading, load64, lowest, store64
+from aurora_p2p.delta.words import SINGLES, leading, load64, lowest, rice_bits, store64
 
 GAP = (np.uint64(24), np.uint64(20))
 """(zeros, width) of gaps, runs and skips: a rank needs 19 bits."""
 SIZE = (np.uint64(12), np.uint64(15))
 """(zeros, width) of magnitudes less 1, at most 32767."""
-SAMPLE = 2048
-"""Symbols on which a parameter is tried."""
+Values = npt.NDArray[np.uint32]
 _LOG_GOLDEN = math.log((math.sqrt(5) - 1) / 2)
 _ONE = np.uint64(1)
 _STOP = np.uint64(1 << 60)
@@ -114,34 +113,42 @@ def best_k(mean: float, highest: int) -> int:
 
 
 @kernel
-def list_bits(values: npt.NDArray[np.uint32], n: int, stride: int, k: int, kind: tuple[np.uint64, np.uint64]) -> int:
-    """Bits of every stride-th symbol of a list."""
-    bits = np.uint64(0)
-    for index in range(0, n, stride):
-        bits += symbol_bits(np.uint64(values[index]), np.uint64(k), kind)
-    return np.int64(bits)
+def fill_up(values: Values, n: int) -> None:
+    """Zeros behind a list, up to the next multiple of SINGLES."""
+    for index in range(n, n + -n % SINGLES):
+        values[index] = np.uint32(0)
 
 
 @kernel
-def searched_k(values: npt.NDArray[np.uint32], n: int, highest: int, kind: tuple[np.uint64, np.uint64]) -> int:
-    """The Rice parameter of a list of n > 0 values: from that of geometric values downhill, on a sample of it."""
-    total = 0
-    for index in range(n):
-        total += np.int64(values[index])
-    k, stride = best_k(total / n, highest), 1 + n // SAMPLE
-    bits = list_bits(values, n, stride, k, kind)
+def list_bits(values: Values, n: int, k: int, kind: tuple[np.uint64, np.uint64]) -> int:
+    """Bits of the symbols of a list that is filled up."""
+    (zeros, width), at, parameter = kind, np.int64(values.ctypes.data), np.uint64(k)
+    bits = np.uint64(0)
+    for index in range(0, n, SINGLES):
+        bits += rice_bits(at + 4 * index, parameter, zeros, zeros + _ONE + width)
+    return np.int64(bits) - (-n % SINGLES) * (1 + k)
+
+
+@kernel
+def searched_k(values: Values, n: int, total: int, highest: int, kind: tuple[np.uint64, np.uint64]) -> tuple[int, int]:
+    """(Rice parameter, bits) of a list of n > 0 values that is filled up: from that of geometric values downhill.
+
+    total: their sum.
+    """
+    k = best_k(total / n, highest)
+    bits = list_bits(values, n, k, kind)
     for direction in (-1, 1):
         while 0 <= k + direction <= highest:
-            other = list_bits(values, n, stride, k + direction, kind)
+            other = list_bits(values, n, k + direction, kind)
             if other >= bits:
                 break
             k, bits = k + direction, other
-    return k
+    return k, bits
 
 
 @kernel
 def put_list(
-    values: npt.NDArray[np.uint32],
+    values: Values,
     n: int,
     k: int,
     kind: tuple[np.uint64, np.uint64],

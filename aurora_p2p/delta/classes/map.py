@@ -53,6 +53,11 @@ class ClassMap:
         return floors
 
     @cached_property
+    def floors_address(self) -> int:
+        """Of `floors`, which live as long as the map."""
+        return self.floors.ctypes.data
+
+    @cached_property
     def class_of(self) -> npt.NDArray[np.uint8]:
         """uint8[256]: the class of each class byte."""
         return np.searchsorted(list(self.thresholds), np.arange(256), side="right").astype(np.uint8)

@@ -45,8 +45,8 @@ Tallies = tuple[Words, Halves]
 
 
 def new_tallies() -> Tallies:
-    """Memory for what is counted of REACH elements: masks uint64[9, CHUNKS], counts uint16[9, COUNTS]."""
-    masks, counts = np.zeros(9 * CHUNKS, np.uint64), np.zeros(9 * COUNTS, np.uint16)
+    """Memory for what is counted of REACH elements: masks uint64[9, CHUNKS], counts uint16[8, COUNTS]."""
+    masks, counts = np.zeros(9 * CHUNKS, np.uint64), np.zeros(8 * COUNTS, np.uint16)
     masks[:CHUNKS] = ~np.uint64(0)
     return masks, counts
 
@@ -98,7 +98,7 @@ def place(
         _count(base + 2 * start, min(CHUNKS, (length - start) // 64), floors, masks, counts)
         for group in range(8):
             row = (counts + 2 * COUNTS * group, masks + 8 * CHUNKS * group)
-            size = np.int64(load16(row[0] + 2 * CHUNKS - 2) - load16(row[0] + 2 * COUNTS + 2 * CHUNKS - 2))
+            size = np.int64(load16(row[0] + 2 * CHUNKS - 2))
             ahead = state[AHEAD, group]
             if ahead < size:
                 index, stop = np.uint64(state[AT, group]), np.uint64(state[STOP, group])
@@ -130,10 +130,10 @@ def place(
 
 @inlined
 def _count(base: int, chunks: int, floors: int, masks: int, counts: int) -> None:
-    """Of up to CHUNKS chunks of 64 elements: which are in each class or a higher one, and how many so far.
+    """Of up to CHUNKS chunks of 64 elements: which are in each class or a higher one, and how many in each so far.
 
-    masks: address of uint64[9, CHUNKS], whose first row is full and last row empty; counts: of uint16[9, COUNTS], one
-    behind a 0; its last row is 0. Missing chunks have no elements.
+    masks: address of uint64[9, CHUNKS], whose first row is full and last row empty; counts: of uint16[8, COUNTS], one
+    behind a 0. Missing chunks have no elements.
     """
     n1 = n2 = n3 = n4 = n5 = n6 = n7 = np.uint64(0)
     for chunk in range(chunks):
@@ -181,13 +181,13 @@ def _store_counts(
     n7: np.uint64,
 ) -> None:
     row = 2 * COUNTS
-    store16(at, n0)
-    store16(at + row, n1)
-    store16(at + 2 * row, n2)
-    store16(at + 3 * row, n3)
-    store16(at + 4 * row, n4)
-    store16(at + 5 * row, n5)
-    store16(at + 6 * row, n6)
+    store16(at, n0 - n1)
+    store16(at + row, n1 - n2)
+    store16(at + 2 * row, n2 - n3)
+    store16(at + 3 * row, n3 - n4)
+    store16(at + 4 * row, n4 - n5)
+    store16(at + 5 * row, n5 - n6)
+    store16(at + 6 * row, n6 - n7)
     store16(at + 7 * row, n7)
 
 
@@ -195,8 +195,8 @@ def _store_counts(
 def _find(row: tuple[int, int], rank: int) -> int:
     """Where the element of this rank in its class is, among REACH. row: addresses of the class's counts and masks."""
     counts, masks = row
-    chunk = np.int64(passed(counts, counts + 2 * COUNTS, rank))
-    before = load16(counts + 2 * chunk - 2) - load16(counts + 2 * COUNTS + 2 * chunk - 2)
+    chunk = np.int64(passed(counts, rank))
+    before = load16(counts + 2 * chunk - 2)
     mask = load64(masks + 8 * chunk) & ~load64(masks + 8 * CHUNKS + 8 * chunk)
     return (chunk << 6) + np.int64(lowest(deposit(np.uint64(1) << (np.uint64(rank) - before), mask)))
 

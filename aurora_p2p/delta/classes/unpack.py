@@ -11,7 +11,7 @@ import numpy.typing as npt
 from aurora_p2p.delta.classes.codes import GAP, SIZE, peek, scaled_k, take, take_number
 from aurora_p2p.delta.classes.pack import FIXED, LISTED, SCALED
 from aurora_p2p.delta.classes.scan import Places, Words
-from aurora_p2p.delta.jit import kernel
+from aurora_p2p.delta.jit import inlined, kernel
 from aurora_p2p.delta.words import lowest
 
 N, K, KIND, RUNS, PARAMETER, SKIP, COUNT, START = 0, 1, 2, 3, 4, 5, 6, 7
@@ -23,6 +23,8 @@ Gaps = npt.NDArray[np.uint32]
 Steps = npt.NDArray[np.int32]
 _ONE = np.uint64(1)
 _STOP = np.uint64(1 << 60)
+_PEEKED = np.uint64(57)
+"""Bits that a load has at least, wherever in a byte the first one is."""
 
 
 @kernel
@@ -74,32 +76,56 @@ def read_head(payload: int, size: int, classes: int, length: int, heads: Words) 
     return at if at <= end else FAILED
 
 
+@inlined
+def _gap(word: np.uint64, k: np.uint64) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+    """(quotient, gap, sign, the bits after it) of a gap symbol at the low end of a word, if it is no escape."""
+    quotient = lowest(word | _STOP)
+    tail = word >> (quotient + _ONE)
+    gap = (quotient << k) | (tail & ((_ONE << k) - _ONE))
+    tail >>= k
+    return quotient, gap, tail & _ONE, tail >> _ONE
+
+
 @kernel
 def take_gaps(
     payload: int, at: np.uint64, end: np.uint64, k: np.uint64, limit: np.uint64, gaps: Gaps, steps: Steps
 ) -> np.uint64:
-    total = np.uint64(0)
+    """Gap symbols and signs. Four at a time where one load has them all: where a symbol starts is known late, and
+    waiting for a load each time took twice as long."""
+    total, index, n = np.uint64(0), np.uint64(0), np.uint64(gaps.size)
     zeros, width = GAP
-    low, wide = (_ONE << k) - _ONE, (_ONE << width) - _ONE
-    for index in range(gaps.size):
+    while index < n:
         word = peek(payload, at)
-        quotient = lowest(word | _STOP)
-        if quotient < zeros:
-            word >>= quotient + _ONE
-            gap = (quotient << k) | (word & low)
-            word >>= k
-            at += quotient + k + np.uint64(2)
+        q0, gap0, down0, rest = _gap(word, k)
+        q1, gap1, down1, rest = _gap(rest, k)
+        q2, gap2, down2, rest = _gap(rest, k)
+        q3, gap3, down3, rest = _gap(rest, k)
+        length = q0 + q1 + q2 + q3 + np.uint64(4) * (k + np.uint64(2))
+        if length <= _PEEKED and (q0 | q1 | q2 | q3) < np.uint64(16) and index + np.uint64(4) <= n:
+            gaps[index], gaps[index + _ONE] = np.uint32(gap0), np.uint32(gap1)
+            gaps[index + np.uint64(2)], gaps[index + np.uint64(3)] = np.uint32(gap2), np.uint32(gap3)
+            steps[index], steps[index + _ONE] = _sign(down0), _sign(down1)
+            steps[index + np.uint64(2)], steps[index + np.uint64(3)] = _sign(down2), _sign(down3)
+            total += gap0 + gap1 + gap2 + gap3 + np.uint64(4)
+            index += np.uint64(4)
         else:
-            word >>= zeros + _ONE
-            gap = word & wide
-            word >>= width
-            at += zeros + width + np.uint64(2)
-        total += gap + _ONE
+            length = q0 + k + np.uint64(2)
+            if q0 >= zeros:
+                word >>= zeros + _ONE
+                gap0, down0 = word & ((_ONE << width) - _ONE), (word >> width) & _ONE
+                length = zeros + width + np.uint64(2)
+            gaps[index], steps[index] = np.uint32(gap0), _sign(down0)
+            total += gap0 + _ONE
+            index += _ONE
+        at += length
         if total > limit or at > end:
             return FAILED
-        gaps[index] = np.uint32(gap)
-        steps[index] = np.int32(1 - np.int64((word & _ONE) << _ONE))
     return at
+
+
+@inlined
+def _sign(down: np.uint64) -> np.int32:
+    return np.int32(1 - np.int64(down << _ONE))
 
 
 @kernel
