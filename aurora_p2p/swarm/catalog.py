@@ -18,6 +18,7 @@ from aurora_p2p.swarm.forwarding import Forwarding
 from aurora_p2p.swarm.geography import Geography
 from aurora_p2p.swarm.origin import Seeder
 from aurora_p2p.swarm.picker import Availability, Fetch
+from aurora_p2p.swarm.refusals import Refusal
 from aurora_p2p.types import ArtifactId, PeerId, Seq, SwarmId
 from aurora_p2p.wire.codec import decode, encode
 from aurora_p2p.wire.manifest import Header
@@ -115,20 +116,20 @@ class Catalog:
         headers = (other.manifest.header for other in self.artifacts.values())
         return not any((one.version, -one.seq) > (version, -seq) for one in headers)
 
-    def open(self, signed: Signed) -> Manifest | Equivocation | str:
+    def open(self, signed: Signed) -> Manifest | Equivocation | tuple[Refusal, str]:
         """A new manifest for an unknown header, proof of an equivocation, or the reason for refusing it.
 
         The caller has seen that it was not aborted (`abort_of`).
         """
         if self._halted or self._publisher is None:
-            return "no publisher is trusted now"
+            return Refusal.NO_PUBLISHER, ""
         try:
             manifest = Manifest(signed, self._publisher)
         except WireError as error:
-            return str(error)
+            return Refusal.BAD_HEADER, str(error)
         header = manifest.header
         if header.swarm != self._swarm:
-            return "the header belongs to another swarm"
+            return Refusal.OTHER_SWARM, ""
         known = self._headers.get(header.seq)
         if known is not None and known.body != signed.body:
             return Equivocation(known, signed)

@@ -15,8 +15,9 @@ from aurora_p2p.swarm.catalog import Holding
 from aurora_p2p.swarm.events import Discard, Keep, Refused, SegmentIn
 from aurora_p2p.swarm.link import MIN_SILENCE, SILENCE_FACTOR, Link
 from aurora_p2p.swarm.origin import MAX_CREDIT
-from aurora_p2p.swarm.overseas import look_around, near
+from aurora_p2p.swarm.overseas import ask_abroad, delivers_again, look_around
 from aurora_p2p.swarm.picker import MAX_COPIES
+from aurora_p2p.swarm.refusals import Refusal
 from aurora_p2p.swarm.table import Table
 from aurora_p2p.types import ArtifactId, PeerId
 from aurora_p2p.wire.exchange import Cancel, Credit, Reject, RequestSegments, SegmentData
@@ -33,6 +34,8 @@ CREDIT_STEP = 8
 REQUEST_BATCH = 64
 """Segments of one RequestSegments (wire.exchange)."""
 BUSY_SECONDS = 0.1
+USUAL_SECONDS = 0.1
+"""How often what is usual is looked at anew: it moves slowly."""
 
 
 class Downlink:
@@ -40,6 +43,8 @@ class Downlink:
         self._table = table
         self.paused = False
         self._asking: dict[tuple[PeerId, ArtifactId], list[int]] = {}
+        self._usually = {False: float("inf"), True: float("inf")}
+        self._usual_until = float("-inf")
 
     def arrived(self, link: Link, holding: Holding, event: SegmentIn, now: float) -> str | None:
         """Judge a segment. Returns why its sender must be banned, or None.
@@ -58,7 +63,7 @@ class Downlink:
             return f"a wrong page: {error}"
         if not expected or not fetch.wanted or not fetch.missing >> index & 1:
             if not expected:
-                self._table.emit(Refused(link.peer, "it sent a segment that nobody asked for"))
+                self._table.emit(Refused(link.peer, Refusal.UNASKED))
             elif fetch.have >> index & 1:
                 fetch.duplicates += 1
             self._table.emit(Discard(event.token))
@@ -67,9 +72,9 @@ class Downlink:
             self._table.emit(Discard(event.token))
             if page is not None:
                 return f"segment {index} fails its hash"
-            self._table.emit(Refused(link.peer, "a segment came without its page"))
+            self._table.emit(Refused(link.peer, Refusal.NO_PAGE))
             return None
-        self._keep(link, holding, event)
+        self._keep(link, holding, event, now)
         return None
 
     def lost(self, link: Link, holding: Holding, frame: SegmentData) -> str | None:
@@ -143,9 +148,7 @@ class Downlink:
     def expire(self, now: float) -> None:
         for holding in self._in_flight():
             holding.fetch.expire(now)
-            if holding.crossing.next_deadline() <= now:
-                holding.crossing.expire(near(self._table, holding), holding.artifact, self._table.geography, now)
-        due = [link for link in self._table.links.values() if link.requests and self._due(link) <= now]
+        due = [link for link in self._table.links.values() if link.requests and self._due(link, now) <= now]
         for link in due:  # first, so that nothing asked now is cancelled now
             if link.hedged_at is not None:
                 self._stall(link, now)
@@ -153,6 +156,8 @@ class Downlink:
             if link.requests and link.hedged_at is None:
                 link.hedged_at = now
                 self._hedge(link, now)
+        for holding in self._in_flight():
+            ask_abroad(self._table, holding, now)
 
     def next_deadline(self, now: float) -> float:
         due = float("inf")
@@ -160,15 +165,17 @@ class Downlink:
             due = min(due, holding.fetch.next_deadline(), holding.crossing.next_deadline())
         for link in self._table.links.values():
             if link.requests:
-                due = min(due, self._due(link))
+                due = min(due, self._due(link, now))
             if link.resume_at > now:
                 due = min(due, link.resume_at)
         return due
 
     def _settle(self, link: Link, holding: Holding, event: SegmentIn, now: float) -> bool:
         """Close the books on one arrival. Whether we had asked for it, or granted credit for it."""
-        key = (event.frame.artifact, event.frame.index)
+        key, was_silent = (event.frame.artifact, event.frame.index), link.silent
         expected = link.delivered(key, holding.manifest.header.segment_bytes, now)
+        if was_silent and not link.silent:
+            delivers_again(self._table, link, now)
         holding.fetch.settle(link.peer, event.frame.index)
         if event.frame.push:
             expected = self._spend_credit(link, holding) or expected
@@ -180,7 +187,7 @@ class Downlink:
         holding.fetch.credit[link.peer] = max(credit - 1, 0)
         return credit > 0
 
-    def _keep(self, link: Link, holding: Holding, event: SegmentIn) -> None:
+    def _keep(self, link: Link, holding: Holding, event: SegmentIn, now: float) -> None:
         index, fetch = event.frame.index, holding.fetch
         page_first, page, _ = holding.page_of(index)
         fetch.verifying |= 1 << index
@@ -193,6 +200,8 @@ class Downlink:
             other.give_up((holding.artifact, index))
             fetch.settle(peer, index)
             self._table.send(other, Cancel(holding.artifact, (index,)))
+            if other.hedged_at is not None and not other.requests:  # others were faster with all that it was asked for
+                self._stalled(other, [holding], now)
         self._table.emit(Keep(holding.artifact, index, event.token, page))
 
     def _in_flight(self) -> list[Holding]:
@@ -208,27 +217,35 @@ class Downlink:
             return
         free = [link for link in links.values() if link.slots(size, now) > 0]
         while room > 0 and fetch.idle:
-            others = [link for link in free if not link.is_host]
-            index = fetch.pick((link.peer for link in others), self._table.rng)
-            if index is not None:
-                able = [link for link in others if fetch.peers.counted(link.peer) >> index & 1]
-                asked = self._cheapest(able, size)
-                self._ask(asked, holding, index, now)
-            else:
-                found = self._ask_across(others, holding, now) or self._ask_host(free, holding, now)
-                if found is None:
-                    return
-                asked = found
+            behaving = [link for link in free if not (link.is_host or link.silent)]
+            asked = self._ask_near(behaving, holding, now) or self._ask_across(behaving, holding, now)
+            asked = asked or self._ask_host(free, holding, now)
+            asked = asked or self._ask_silent([link for link in free if link.silent], holding, now)
+            if asked is None:
+                return
             if asked.slots(size, now) <= 0:
                 free.remove(asked)
             room -= 1
 
+    def _ask_near(self, free: list[Link], holding: Holding, now: float) -> Link | None:
+        """Ask for the rarest segment, whoever of these will answer soonest."""
+        index = holding.fetch.pick((link.peer for link in free), self._table.rng)
+        if index is None:
+            return None
+        able = [link for link in free if holding.peers.counted(link.peer) >> index & 1]
+        asked = self._cheapest(able, holding.manifest.header.segment_bytes)
+        self._ask(asked, holding, index, now)
+        return asked
+
     def _ask_across(self, free: list[Link], holding: Holding, now: float) -> Link | None:
         """Ask a peer of another region, rather the one who told us first: it may be pushing the segment already."""
         crossing, size = holding.crossing, holding.manifest.header.segment_bytes
-        freely = holding.fetch.catch_up or self._table.geography.alone
-        allowed = holding.peers.full if freely else crossing.open
+        freely, sparse = holding.fetch.catch_up or self._table.geography.alone, self._table.sparse
+        allowed = crossing.open | (crossing.inside if sparse else 0) if not freely else holding.peers.full
         index = holding.fetch.pick_across((link.peer for link in free), allowed, self._table.rng) if allowed else None
+        if index is None:  # few can be served by whoever is behind a NAT: an uplink to spare
+            free = [link for link in free if link.reach < 1]
+            index = holding.fetch.pick_across((link.peer for link in free), crossing.inside, self._table.rng)
         if index is None:
             return None
         able = [link for link in free if holding.peers.across(link.peer) >> index & 1]
@@ -238,9 +255,14 @@ class Downlink:
         self._ask(asked, holding, index, now)
         return asked
 
+    def _ask_silent(self, free: list[Link], holding: Holding, now: float) -> Link | None:
+        """Who stalled is asked what nobody else can be asked for now: it may have come to its senses."""
+        return self._ask_near(free, holding, now) or self._ask_across(free, holding, now)
+
     def _ask_host(self, free: Iterable[Link], holding: Holding, now: float) -> Link | None:
+        snubbed = {link.peer for link in self._table.links.values() if link.snubbed}
         for link in free:
-            index = holding.fetch.pick_from_host(link.peer, self._table.rng) if link.is_host else None
+            index = holding.fetch.pick_from_host(link.peer, self._table.rng, snubbed) if link.is_host else None
             if index is not None:
                 self._ask(link, holding, index, now)
                 return link
@@ -255,12 +277,23 @@ class Downlink:
         holding.fetch.request(link.peer, index)
         self._asking.setdefault((link.peer, holding.artifact), []).append(index)
 
-    def _due(self, link: Link) -> float:
+    def _usual(self, link: Link, segment_bytes: int, now: float) -> float:
+        """Seconds in which most of those who deliver answer a request, on the same side of the ocean as the link."""
+        if now >= self._usual_until:
+            self._usual_until = now + USUAL_SECONDS
+            for far in (False, True):
+                proven = [other for other in self._table.links.values() if other.incoming.measured]
+                proven = [other for other in proven if self._table.geography.is_across(other.peer) is far]
+                answers = sorted(other.answer_seconds(segment_bytes) for other in proven)
+                self._usually[far] = answers[len(answers) // 2] if answers else float("inf")
+        return self._usually[self._table.geography.is_across(link.peer)]
+
+    def _due(self, link: Link, now: float) -> float:
         """When the silence of a link will be hedged, or, hedged already, count as a stall."""
         artifact, _ = next(iter(link.requests))
         holding = self._table.catalog.artifacts[artifact]
         size = holding.manifest.header.segment_bytes
-        silence = link.silence(size)
+        silence = link.silence(size, self._usual(link, size, now))
         if link.hedged_at is not None:
             return max(link.quiet_since() + 2 * silence, link.hedged_at + silence)
         if holding.fetch.endgame:
@@ -281,6 +314,8 @@ class Downlink:
             able = able or [other for other in free if fetch.host_offers(other.peer, index)]
             if able:
                 self._ask(self._cheapest(able, size), holding, index, now)
+        for holding in self._in_flight():
+            look_around(self._table, holding, now)
 
     def _stall(self, link: Link, now: float) -> None:
         by_artifact: dict[ArtifactId, list[int]] = {}
@@ -288,10 +323,14 @@ class Downlink:
             link.give_up((artifact, index))
             self._table.catalog.artifacts[artifact].fetch.settle(link.peer, index)
             by_artifact.setdefault(artifact, []).append(index)
-        link.snubbed, link.hedged_at = True, None
         for artifact, indices in by_artifact.items():
-            holding = self._table.catalog.artifacts[artifact]
-            holding.fetch.stall(link.peer, now)
-            look_around(self._table, holding, now)
             self._table.send(link, Cancel(artifact, tuple(indices[:REQUEST_BATCH])))
-        self._table.emit(Refused(link.peer, "it does not answer requests"))
+        self._stalled(link, [self._table.catalog.artifacts[artifact] for artifact in by_artifact], now)
+
+    def _stalled(self, link: Link, holdings: list[Holding], now: float) -> None:
+        """It delivered nothing of these: rather somebody else, until it does."""
+        link.stalls, link.hedged_at = link.stalls + 1, None
+        for holding in holdings:
+            holding.fetch.stall(link.peer, now, streak=link.stalls)
+            look_around(self._table, holding, now)
+        self._table.emit(Refused(link.peer, Refusal.SILENT))

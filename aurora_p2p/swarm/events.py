@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from aurora_p2p.artifact.manifest import Manifest
+from aurora_p2p.swarm.refusals import Refusal
 from aurora_p2p.swarm.roster import RosterView
 from aurora_p2p.types import ArtifactId, PeerId
 from aurora_p2p.wire.exchange import ExchangeFrame, SegmentData
@@ -283,7 +284,8 @@ class Refused:
     """What a peer sent was refused; for the log and the status display."""
 
     peer: PeerId
-    reason: str
+    reason: Refusal
+    detail: str = ""
 
 
 # -- effects: on the store

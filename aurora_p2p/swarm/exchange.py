@@ -35,9 +35,16 @@ from aurora_p2p.swarm.standing import Standing, standing_of
 from aurora_p2p.swarm.table import Table
 from aurora_p2p.swarm.uplink import Uplink
 from aurora_p2p.types import ArtifactId, PeerId, SwarmId
+from aurora_p2p.wire.exchange import Cancel, Credit, Have, RequestSegments
 
 if TYPE_CHECKING:
     from random import Random
+
+
+NOTHING_TO_ASK = (ev.SegmentOut, ev.Stored)
+"""Events that leave what can be asked of whom as it was."""
+NOTHING_TO_ASK_FRAMES = (Have, Cancel, Credit, RequestSegments)
+"""Frames that do; a Have only while it announces nothing that we could ask for (inbound.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,10 @@ class Exchange:
 
     def handle(self, event: ev.Event, *, now: float) -> list[ev.Effect]:
         """One event in, effects out, to be carried out in order."""
+        if not isinstance(event, NOTHING_TO_ASK) and not (
+            isinstance(event, ev.FrameIn) and isinstance(event.frame, NOTHING_TO_ASK_FRAMES)
+        ):
+            self._table.askable = True
         match event:
             case ev.LinkUp(peer):
                 self._members.up(peer, now)
@@ -92,6 +103,7 @@ class Exchange:
 
     def expire(self, *, now: float) -> list[ev.Effect]:
         """What follows from time alone. Call it when next_deadline has passed, and after a suspend."""
+        self._table.askable = True
         self._downlink.expire(now)
         self._uplink.expire(now)
         for holding, seeder in self._table.seeding():
@@ -218,6 +230,8 @@ class Exchange:
 
     def _settle(self, now: float) -> list[ev.Effect]:
         self._now = now
-        self._downlink.schedule(now)
+        if self._table.askable:
+            self._table.askable = False
+            self._downlink.schedule(now)
         self._uplink.pump(now)
         return self._table.take_effects()

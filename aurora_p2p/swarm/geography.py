@@ -36,6 +36,8 @@ class Geography:
         """Our region; None where there are no oceans to mind."""
         self.alone = False
         """Nobody else of our region could be a gateway."""
+        self.neighbours = 0
+        """How many others are in our region; 0 where there are no oceans."""
         self.abroad: frozenset[int] = frozenset()
         """The other regions."""
         self._peers: dict[PeerId, Peer] = {}
@@ -46,6 +48,7 @@ class Geography:
         mine = roster.peers.get(self.me)
         crowd = Counter(peer.region for peer in roster.peers.values())
         self.home = mine.region if mine is not None and len(crowd) > 1 else None
+        self.neighbours = crowd[self.home] - 1 if self.home is not None else 0
         self.abroad = frozenset(crowd) - {self.home} if self.home is not None else frozenset()
         others = (peer for name, peer in roster.peers.items() if name != self.me and not peer.probation)
         self.alone = self.home is not None and all(peer.region != self.home for peer in others)

@@ -18,6 +18,7 @@ from aurora_p2p.swarm.link import Link
 from aurora_p2p.swarm.members import Members
 from aurora_p2p.swarm.origin import watch_seconds
 from aurora_p2p.swarm.overseas import heard
+from aurora_p2p.swarm.refusals import Refusal
 from aurora_p2p.swarm.table import Table
 from aurora_p2p.swarm.uplink import Uplink
 from aurora_p2p.types import ArtifactId
@@ -80,12 +81,12 @@ class Inbound:
             case frames.Evidence(first, second):
                 self._lifecycle.equivocated(Equivocation(first, second))
             case frames.SegmentData():
-                self._table.emit(ev.Refused(link.peer, "a segment without payload"))
+                self._table.emit(ev.Refused(link.peer, Refusal.NO_PAYLOAD))
 
     def _hello(self, link: Link, frame: frames.Hello, now: float) -> None:
         if frame.wire_max < WIRE_MIN or frame.wire_min > WIRE_VERSION:
             spoken = f"it speaks wire versions {frame.wire_min} to {frame.wire_max}, we {WIRE_MIN} to {WIRE_VERSION}"
-            self._table.emit(ev.Refused(link.peer, spoken))
+            self._table.emit(ev.Refused(link.peer, Refusal.OTHER_WIRE, spoken))
             self._members.close(link.peer, spoken, now)
             return
         link.claim(frame.up_kbps)
@@ -111,13 +112,13 @@ class Inbound:
         if isinstance(opened, Equivocation):
             self._lifecycle.equivocated(opened)
             return None
-        if isinstance(opened, str):
-            self._table.emit(ev.Refused(link.peer, opened))
+        if isinstance(opened, tuple):
+            self._table.emit(ev.Refused(link.peer, *opened))
             return None
         if self._catalog.full:
             victim = self._catalog.least(opened.header.seq)
             if victim is None:
-                self._table.emit(ev.Refused(link.peer, "too many artifacts are known"))
+                self._table.emit(ev.Refused(link.peer, Refusal.TOO_MANY_ARTIFACTS))
                 return None
             self._lifecycle.drop(victim)
         self._table.emit(ev.Announced(opened))
@@ -130,7 +131,7 @@ class Inbound:
             self._lifecycle.contradicted(holding.artifact, str(error))
         except WireError as error:
             link.offers[holding.artifact] = False
-            self._table.emit(ev.Refused(link.peer, str(error)))
+            self._table.emit(ev.Refused(link.peer, Refusal.BAD_FINAL, str(error)))
         else:
             if first:
                 self._lifecycle.final_known(holding)
@@ -140,17 +141,20 @@ class Inbound:
         if holding is None:
             return
         if mask & ~holding.peers.full:
-            self._table.emit(ev.Refused(link.peer, "it announced segments past the header's bound"))
+            self._table.emit(ev.Refused(link.peer, Refusal.PAST_THE_BOUND))
             mask &= holding.peers.full
         if link.is_host:
             due = now + watch_seconds(link, holding.manifest.header.segment_bytes)
             if not self._catalog.is_live(holding):
                 due = max(due, self._members.linked_since + PEERS_FIRST_SECONDS)
             holding.fetch.host_has(link.peer, mask, due=due)
+            self._table.askable = True
             return
         if holding.seeder:  # what is not live can be made of what a node stores
             mask &= holding.seeder.produced if holding.fetch.catch_up else holding.seeder.released
         new = holding.peers.add(link.peer, mask)
+        if new & holding.fetch.idle:
+            self._table.askable = True
         if not holding.seeder:
             heard(self._table, link, holding, new, now)
         elif new:

@@ -48,6 +48,7 @@ class Lifecycle:
         if not holding.manifest.pages_complete or not (fetch.wanted or holding.seeder):
             return
         holding.complete = True
+        self._table.askable = True  # another artifact may have its turn
         if not holding.seeder:
             self._table.emit(ev.Completed(holding.artifact))
 

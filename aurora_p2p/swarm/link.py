@@ -29,12 +29,21 @@ START_LATENCY = 0.1
 MIN_SILENCE = 0.3
 MAX_SILENCE = 30.0
 SILENCE_FACTOR = 3.0
+UNPROVEN_FACTOR = 3.0
+"""A peer that never delivered may be so many times slower than those that did."""
 MAX_SLOTS = 32
 """Requests outstanding at one peer."""
+LONG_LATENCY = 0.05
+LONG_SPARE = 1.5
+"""Over a long way what is outstanding limits the rate that is seen, and so what is asked next: it grows by half."""
 MAX_LATE = 256
 """Cancelled or timed-out requests remembered, so that their late answers are welcome."""
 MAX_QUEUE = 64
 """Requests of one peer that we accept at a time; more are rejected as busy."""
+MIN_COMPLAINTS = 2
+"""One may be a request that crossed an announcement on the way."""
+MANY_PUSHES = 16
+"""Of so many, half without a complaint, and a gateway is trusted again."""
 MIN_STUCK = 2.0
 STUCK_FACTOR = 8.0
 
@@ -81,7 +90,7 @@ class Sending:
     carries_page: int | None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Link:
     peer: PeerId
     is_host: bool
@@ -96,8 +105,12 @@ class Link:
     """Segments waiting in the peer's uplink, by its last Have."""
     hedged_at: float | None = None
     """When its present silence was hedged."""
-    snubbed: bool = False
-    """It stalled: one request at a time until it delivers."""
+    pushes: int = 0
+    """First copies that we handed over to it, as the gateway of its region."""
+    complaints: int = 0
+    """How many of them others of its region asked us for."""
+    stalls: int = 0
+    """How often it stalled since it delivered last, artifacts and connections before this one included."""
     resume_at: float = float("-inf")
     """It said busy."""
     queue: deque[Upload] = field(default_factory=deque)
@@ -114,6 +127,27 @@ class Link:
     """Share of its claim that the origin trusts the peer with: halved when it fails to pass segments on."""
     _answered: bool = False
 
+    @property
+    def doubted(self) -> bool:
+        """What it gets does not seem to come to the others of its region."""
+        return self.complaints >= MIN_COMPLAINTS and 2 * self.complaints >= self.pushes
+
+    def pushed(self) -> None:
+        """One more first copy is handed over to it, as a gateway. What was long ago counts less."""
+        self.pushes += 1
+        if self.pushes > MANY_PUSHES:
+            self.pushes, self.complaints = self.pushes // 2, self.complaints // 2
+
+    @property
+    def snubbed(self) -> bool:
+        """It stalled: one request at a time until it delivers."""
+        return self.stalls > 0
+
+    @property
+    def silent(self) -> bool:
+        """It let us wait longer than it should, and has delivered nothing since: what it alone has is not here."""
+        return self.hedged_at is not None or self.stalls > 0
+
     def claim(self, up_kbps: int) -> None:
         """The peer's claimed upload, kbit/s (0: not said)."""
         rate = up_kbps * 125.0 or UNKNOWN_RATE
@@ -121,25 +155,42 @@ class Link:
         self.incoming.guess(self.claimed / FIRST_GUESS_SHARE)
 
     def slots(self, segment_bytes: int, now: float) -> int:
-        """How many more requests the peer should get now: enough to cover the round trip, and at least two."""
-        if now < self.resume_at:
+        """How many more requests the peer should get now: enough to cover the round trip, and at least two.
+
+        None while it is silent: they would wait too, and make its silence look shorter.
+        """
+        if now < self.resume_at or self.hedged_at is not None:
             return 0
-        in_flight = self.latency / max(self.incoming.seconds_per_byte * segment_bytes, 1e-9)
-        wanted = 1 if self.snubbed else min(max(2, ceil(in_flight) + 1), MAX_SLOTS)
-        return wanted - len(self.requests)
+        if self.snubbed:
+            return 1 - len(self.requests)
+        seconds = self.incoming.seconds_per_byte * segment_bytes
+        if self.latency <= seconds:
+            return 2 - len(self.requests)
+        spare = LONG_SPARE if self.latency > LONG_LATENCY else 1.0
+        return min(ceil(spare * self.latency / max(seconds, 1e-9)) + 1, MAX_SLOTS) - len(self.requests)
 
     def cost(self, segment_bytes: int) -> float:
         """Seconds until one more request here would be answered."""
         waiting = len(self.requests) + 1 + min(self.peer_queue, MAX_QUEUE)
         return self.latency + waiting * segment_bytes * self.incoming.seconds_per_byte
 
-    def silence(self, segment_bytes: int) -> float:
-        """Seconds without any delivery after which a request is hedged; twice that, and it has stalled."""
-        expected = self.latency + segment_bytes * self.incoming.seconds_per_byte
-        queued = min(self.peer_queue, MAX_QUEUE) * segment_bytes / self.claimed
-        if not self.incoming.measured:  # its own word must not make us wait for it
-            queued = min(queued, MIN_SILENCE)
-        return min(max(MIN_SILENCE, SILENCE_FACTOR * (expected + queued)), MAX_SILENCE)
+    def answer_seconds(self, segment_bytes: int) -> float:
+        """Until one request is answered by a peer that serves nobody else."""
+        return self.latency + segment_bytes * self.incoming.seconds_per_byte
+
+    def silence(self, segment_bytes: int, usual: float) -> float:
+        """Seconds without any delivery after which a request is hedged; twice that, and it has stalled.
+
+        usual: `answer_seconds` of the peers that did deliver, infinite where none did. Of one that never delivered only
+        little more is expected, and its own word on its queue must not make us wait for it.
+        """
+        expected, queued = self.answer_seconds(segment_bytes), 0.0
+        if self.incoming.measured:
+            slowest = min(1 / self.claimed, self.incoming.seconds_per_byte)
+            queued = min(self.peer_queue, MAX_QUEUE) * segment_bytes * slowest
+        else:
+            expected = min(expected, UNPROVEN_FACTOR * usual)
+        return min(max(MIN_SILENCE, SILENCE_FACTOR * expected + queued), MAX_SILENCE)
 
     def stuck_at(self) -> float:
         """When the peer will have taken nothing for so long that its uploads no longer count against our uplink."""
@@ -148,6 +199,11 @@ class Link:
         oldest = next(iter(self.sending.values()))
         expected = self.outgoing.seconds_per_byte * oldest.length * len(self.sending)
         return max(oldest.since, self.outgoing.last) + max(MIN_STUCK, STUCK_FACTOR * expected)
+
+    def is_stuck(self, now: float) -> bool:
+        """Whether it has taken nothing for so long."""
+        oldest = next(iter(self.sending.values()), None)
+        return oldest is not None and oldest.since + MIN_STUCK <= now and self.stuck_at() <= now
 
     def quiet_since(self) -> float:
         """When the present silence began; infinite while nothing is asked."""
@@ -162,7 +218,7 @@ class Link:
             return known
         self.answered(now - since)
         self.incoming.deliver(length, since, now)
-        self.hedged_at, self.snubbed = None, False
+        self.hedged_at, self.stalls = None, 0
         return True
 
     def answered(self, seconds: float) -> None:

@@ -10,7 +10,7 @@ until its time is over, so a peer wrongly excluded cannot strand an artifact.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from aurora_p2p.swarm.bitset import random_bit
@@ -200,11 +200,12 @@ class Fetch:
         mask = self.idle & allowed & union
         return random_bit(mask, rng) if mask else None
 
-    def pick_from_host(self, host: PeerId, rng: Random) -> int | None:
-        """An idle segment that no other peer offers and that the host announced long enough ago."""
-        mask = self.idle & self.peers.levels[0] & self._fallback.get(host, 0)
-        for held in self.peers.beyond().values() if mask else ():
-            mask &= ~held
+    def pick_from_host(self, host: PeerId, rng: Random, snubbed: Collection[PeerId] = ()) -> int | None:
+        """An idle segment that the host announced long enough ago and no other peer offers, but for snubbed ones."""
+        mask = self.idle & self._fallback.get(host, 0)
+        for peer in self.peers.held if mask else ():
+            if peer not in snubbed:
+                mask &= ~(self.peers.counted(peer) | self.peers.across(peer))
         return random_bit(mask, rng) if mask else None
 
     def host_offers(self, host: PeerId, index: int) -> bool:
@@ -239,10 +240,13 @@ class Fetch:
             del self.copies[index]
             self._requested &= ~(1 << index)
 
-    def stall(self, peer: PeerId, now: float) -> None:
-        """The peer did not answer in time; the second time it is excluded for a while."""
+    def stall(self, peer: PeerId, now: float, *, streak: int = 0) -> None:
+        """The peer did not answer in time; the second time it is excluded for a while.
+
+        streak: how often it did so since it delivered last, whatever the artifact.
+        """
         self.stalls[peer] = self.stalls.get(peer, 0) + 1
-        beyond = self.stalls[peer] - STALLS_TO_EXCLUDE
+        beyond = max(self.stalls[peer], streak) - STALLS_TO_EXCLUDE
         if beyond >= 0:
             self.excluded[peer] = now + min(EXCLUDE_SECONDS * 2 ** min(beyond, 8), MAX_EXCLUDE_SECONDS)
             self.peers.suspend(peer)

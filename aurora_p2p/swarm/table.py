@@ -9,6 +9,7 @@ from aurora_p2p.swarm.events import Effect, SendFrame
 from aurora_p2p.swarm.geography import Geography
 from aurora_p2p.swarm.link import Link
 from aurora_p2p.swarm.origin import Seeder
+from aurora_p2p.swarm.strikes import Strikes
 from aurora_p2p.types import PeerId
 from aurora_p2p.wire.exchange import ExchangeFrame
 
@@ -22,6 +23,11 @@ class Table:
         self.geography: Geography = catalog.geography
         self.rng = rng
         self.links: dict[PeerId, Link] = {}
+        self.strikes = Strikes()
+        self.sparse = False
+        """So few of our region are linked that they cannot be all we ask."""
+        self.askable = True
+        """Something may have changed in what can be asked of whom since that was looked at last."""
         self._effects: list[Effect] = []
 
     def emit(self, effect: Effect) -> None:

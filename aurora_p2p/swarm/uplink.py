@@ -3,7 +3,8 @@
 A segment waits here, where it can still be cancelled and overtaken, and is handed to the driver only when one of few
 places is free:   QUEUED (a peer's request) -> SENDING -> out | failed | cancelled.
 The origin's pushes are made on demand and never queue.
-Order: first copies (pushes), then live artifacts, then catch-up; within those what was served least often, and peers in
+Order: first copies (pushes), then live artifacts, then catch-up; within those what nobody else of our region has, for
+our region; then for whoever is behind a NAT and has the fewest to ask; then what was not served before, and peers in
 turn. A peer that takes nothing for a while keeps its places without counting against the others.
 """
 
@@ -15,7 +16,9 @@ from typing import Literal
 from aurora_p2p.swarm.catalog import Holding
 from aurora_p2p.swarm.events import CancelSend, Refused, SegmentOut, SendFailed, SendSegment
 from aurora_p2p.swarm.link import MAX_QUEUE, UNKNOWN_RATE, Link, Sending, Upload
+from aurora_p2p.swarm.overseas import asked_for
 from aurora_p2p.swarm.places import Places
+from aurora_p2p.swarm.refusals import Refusal
 from aurora_p2p.swarm.table import Table
 from aurora_p2p.types import ArtifactId
 from aurora_p2p.wire.codec import encode
@@ -69,7 +72,7 @@ class Uplink:
             self._table.send(link, Reject(frame.artifact, tuple(gone), "gone"))
         if busy:
             self._table.send(link, Reject(frame.artifact, tuple(busy), "busy"))
-            self._table.emit(Refused(link.peer, f"it asked for more than {MAX_QUEUE} segments at a time"))
+            self._table.emit(Refused(link.peer, Refusal.TOO_MANY_REQUESTS))
 
     def cancel(self, link: Link, frame: Cancel) -> None:
         unwanted = set(frame.segments)
@@ -120,11 +123,13 @@ class Uplink:
     def pump(self, now: float) -> None:
         """Hand over segments while there are free places."""
         links = self._table.links.values()
-        moving = [link for link in links if not link.sending or link.stuck_at() > now]
-        under_way = [one for link in moving for one in link.sending.values()]
+        busy = [link for link in links if link.sending]
+        stuck = {link for link in busy if link.is_stuck(now)}
+        under_way = [one for link in busy if link not in stuck for one in link.sending.values()]
         free = self._places.free(under_way, now)
         if free <= 0 or not self._has_work():
             return
+        moving = [link for link in links if link not in stuck]
         if self._places.held_up(under_way, now):
             late = self._places.is_late
             moving = [link for link in moving if not any(late(one, now) for one in link.sending.values())]
@@ -185,6 +190,7 @@ class Uplink:
             if choice is not None:
                 peer, region, index = choice
                 holding.forwarding.push(peer, region, index, asked=False)
+                links[peer].pushed()
                 self._hand_over(links[peer], holding, index, push="gateway", now=now)
                 return True
         return False
@@ -192,6 +198,7 @@ class Uplink:
     def _claim(self, link: Link, artifact: ArtifactId, index: int) -> None:
         """A member of another region asks for what we are about to push there: it shall be the gateway."""
         region, holding = self._table.geography.region_of(link.peer), self._table.catalog.artifacts[artifact]
+        asked_for(self._table, link, holding, index)
         if region is not None and holding.forwarding.is_due(region, index):
             holding.forwarding.push(link.peer, region, index, asked=True)
 
@@ -199,7 +206,8 @@ class Uplink:
         waiting = [link for link in room if link.queue]
         if not waiting:
             return False
-        link = min(waiting, key=self._rank)
+        mixed = any(self._table.geography.is_across(link.peer) for link in waiting)
+        link = min(waiting, key=lambda link: self._rank(link, mixed))
         catch_up = self._is_catch_up(link.queue[0])
         if catch_up and self._live_in_flight() and now < self._catch_up_at:
             return False
@@ -226,13 +234,16 @@ class Uplink:
             h.seeder.produced & ~h.seeder.confirmed if h.seeder else h.fetch.wanted and not h.complete for h in live
         )
 
-    def _rank(self, link: Link) -> tuple[bool, bool, int, int, float]:
+    def _rank(self, link: Link, mixed: bool = False) -> tuple[bool, bool, bool, bool, int, int, float]:
         head = link.queue[0]
         holding = self._table.catalog.artifacts[head.artifact]
         first = holding.forwarding.is_first(link.peer, self._table.geography.region_of(link.peer), head.index)
+        sole = bool(holding.peers.levels[0] >> head.index & 1) and not self._table.geography.is_across(link.peer)
         return (
             self._is_catch_up(head),
             not first,
+            mixed and not sole,
+            link.reach == 1,
             min(holding.served.get(head.index, 0), 1),
             len(link.sending),
             link.outgoing.last,

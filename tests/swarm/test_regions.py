@@ -145,15 +145,19 @@ def test_who_is_not_known_at_all_is_where_the_host_is() -> None:
 
 # ---- what is kept
 
+NOISE = 0.4
+"""Of a round trip: 28 ms of 70, what NEAR allows for."""
 
+
+@example([1, 1, 5, 6, 2], 114)
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=8), st.integers(0, 1000))
 def test_noise_moves_nobody(sizes, seed) -> None:
     there, regions = world(*sizes, seed=seed), Regions(HOST)
-    there.tell(regions, noise=0.5)
+    there.tell(regions, noise=NOISE)
     before = regions.assign(there.places)
     for _ in range(5):
-        there.tell(regions, noise=0.5)
+        there.tell(regions, noise=NOISE)
         assert regions.assign(there.places) == before
 
 
