@@ -20,11 +20,16 @@ NEAR_SECONDS = (0.0025, 0.0075)
 FAR_SECONDS = 0.12
 FAR_SPREAD = (0.6, 1.4)
 LANES = 8
+PRODUCTION_RATE = 512 * 2**20
+"""Bytes/s that leave the encoder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """gbit: of every node, up and down; None draws each from 0.25 to 10 (log-uniform). Shares are of the nodes."""
+    """gbit: of every node, up and down; None draws each from 0.25 to 10 (log-uniform). Shares are of the nodes.
+
+    mebibytes: of each artifact, produced at PRODUCTION_RATE.
+    """
 
     nodes: int
     regions: int = 1
@@ -33,8 +38,18 @@ class Scenario:
     nat: float = 0.0
     leaving: float = 0.0
     malicious: float = 0.0
+    mebibytes: int = 256
     goal: Mapping[str, float] = field(default_factory=dict)
     """last_over_bound to reach, by artifact of the run."""
+
+    @property
+    def size(self) -> int:
+        return self.mebibytes * 2**20
+
+    @property
+    def production(self) -> float:
+        """Seconds from the first byte of an artifact to the last."""
+        return self.size / PRODUCTION_RATE
 
 
 SCENARIOS = {
@@ -45,8 +60,8 @@ SCENARIOS = {
     "nat_half": Scenario(32, 4, nat=0.5, goal={"nat_half": 1.2}),
     "churn_10": Scenario(32, 4, leaving=0.1, goal={"churn_10": 1.35}),
     "malicious_10": Scenario(32, 4, malicious=0.1, goal={"malicious_10": 1.6, "malicious_10_next": 1.2}),
-    "nodes_200": Scenario(200, 4, goal={"nodes_200": 1.3}),
-    "subsecond": Scenario(32, 4, gbit=10.0, origin_gbit=10.0, goal={"subsecond": 1.7}),
+    "nodes_200": Scenario(200, 4, mebibytes=64, goal={"nodes_200": 1.3}),
+    "subsecond": Scenario(32, 4, gbit=10.0, origin_gbit=10.0, mebibytes=64, goal={"subsecond": 1.7}),
 }
 """Each key of `goal` is one artifact published in the run, in this order."""
 
@@ -69,10 +84,10 @@ class Cast:
         return tuple(i for i, kind in enumerate(self.kinds) if kind is Node and i not in self.leaving)
 
 
-def cast(scenario: Scenario, seed: int, *, slow_start: bool = True) -> Cast:
-    """Who plays, with this seed."""
+def cast(scenario: Scenario, seed: int, *, slow_start: bool = True, lanes: int = LANES) -> Cast:
+    """Who plays, with this seed. slow_start, lanes: as in Topology."""
     rng = Random(f"cast {seed}")
-    topology = Topology(rtts=_rtts(scenario.regions, rng), lanes=LANES, slow_start=slow_start)
+    topology = Topology(rtts=_rtts(scenario.regions, rng), lanes=lanes, slow_start=slow_start)
     nodes = [_spec(scenario, index % scenario.regions, rng) for index in range(scenario.nodes)]
     order = rng.sample(range(scenario.nodes), scenario.nodes)
     for index in order[: round(scenario.nat * scenario.nodes)]:

@@ -83,6 +83,7 @@ class Sharer:
         self.links: set[PeerId] = set()
         self.bad: set[PeerId] = set()
         self.shared: dict[ArtifactId, Shared] = {}
+        self.hosts: frozenset[PeerId] = frozenset()
         self.is_origin = False
         self._effects: list[ev.Effect] = []
         self._manifests: dict[ArtifactId, Manifest] = {}
@@ -100,7 +101,7 @@ class Sharer:
                     shared.peers.drop(peer)
                 self.parted(peer)
             case ev.TrustChanged(_, hosts):
-                self.is_origin = self.me in hosts
+                self.hosts, self.is_origin = hosts, self.me in hosts
             case ev.FrameIn(peer, frame):
                 self.frame(peer, frame, now)
             case ev.SegmentIn():
@@ -141,6 +142,9 @@ class Sharer:
 
     def received(self, peer: PeerId, artifact: ArtifactId, index: int, now: float) -> None:
         """A piece arrived, good or not."""
+
+    def rejected(self, peer: PeerId) -> None:
+        """What this peer sent failed its hash."""
 
     def left(self, peer: PeerId, artifact: ArtifactId, index: int, now: float) -> None:
         """A piece has left."""
@@ -216,6 +220,7 @@ class Sharer:
         elif shared.hashes[index] != event.digest:
             self.bad.add(event.peer)
             shared.peers.suspend(event.peer)
+            self.rejected(event.peer)
             self.emit(ev.Discard(event.token))
         else:
             shared.verifying |= 1 << index

@@ -99,8 +99,8 @@ class Network:
     def now(self) -> float:
         return self.timeline.now
 
-    def run(self, until: float, stop: Callable[[], bool] = lambda: False, *, budget: float = float("inf")) -> None:
-        """Let events happen up to a time, or until `stop()`. Raises BudgetError (timeline.py)."""
+    def run(self, until: float, stop: Callable[[], bool] | None = None, *, budget: float = float("inf")) -> None:
+        """Let events happen up to a time, or until `stop()` or `timeline.halt()`. Raises BudgetError (timeline.py)."""
         self.timeline.run(until, stop, budget=budget)
 
     # -- nodes and links

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -11,18 +12,13 @@ from benchmarks.swarm_sim_bound import Figures
 from benchmarks.swarm_sim_rivals import POLICIES
 from benchmarks.swarm_sim_scenarios import SCENARIOS, Scenario, cast
 
-SMALL = Scenario(8, 2, goal={"small": 1.0, "small_next": 1.0})
+SMALL = Scenario(8, 2, mebibytes=4, goal={"small": 1.0, "small_next": 1.0})
 KEYS = {"last_over_bound", "median_over_bound", "origin_copies", "cross_region_copies", "duplicate_ratio"}
 NAMES = "16x1g 4x8 heterogeneous origin_bound nat_half churn_10 malicious_10 malicious_10_next nodes_200 subsecond"
 
 
-@pytest.fixture(autouse=True)
-def _small_artifacts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(swarm_sim, "SIZE", 4 * 2**20)
-
-
 def figures(policy: str, scenario: Scenario = SMALL, seed: int = 1) -> dict[str, Figures]:
-    return swarm_sim.simulate(scenario, POLICIES[policy], cast(scenario, seed), seed)
+    return swarm_sim.simulate(scenario, POLICIES[policy], seed)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -59,6 +55,7 @@ def test_the_report_has_the_promised_scenarios_and_keys(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert {name for scenario in SCENARIOS.values() for name in scenario.goal} == set(NAMES.split())
+    monkeypatch.setitem(SCENARIOS, "16x1g", replace(SCENARIOS["16x1g"], mebibytes=4))
     monkeypatch.setattr("sys.argv", ["swarm_sim", "--json", "--only", "16x1g", "--policy", "direct", "--seeds", "1"])
     swarm_sim.main()
     report = json.loads(capsys.readouterr().out)

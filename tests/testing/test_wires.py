@@ -161,8 +161,23 @@ def test_a_window_falls_back_after_a_pause_and_not_before() -> None:
         lab.run()
         return lab.log.arrived[-1][0] - start
 
-    assert second(0.0) < 0.1
+    assert second(0.0) < 0.11
     assert second(10.0) == pytest.approx(0.35, rel=0.02)
+
+
+def test_segments_after_each_other_take_turns_on_the_lanes_of_a_link() -> None:
+    def second(lanes: int) -> float:
+        lab = Lab()
+        pipe = lab.pipe(lab.up(1000 * MB), lab.server(1000 * MB), delay=0.05, lanes=lanes, warm=False)
+        pipe.send(segment("a", 15 * INITIAL_WINDOW))
+        lab.run()
+        start = lab.timeline.now
+        pipe.send(segment("b", 15 * INITIAL_WINDOW))
+        lab.run()
+        return lab.log.arrived[-1][0] - start
+
+    assert second(2) < 0.11, "one lane for segments: its window has grown"
+    assert second(3) == pytest.approx(0.35, rel=0.02), "two: the other one is cold"
 
 
 def test_one_connection_is_bounded_by_its_window_over_the_round_trip() -> None:
