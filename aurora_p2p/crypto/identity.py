@@ -7,6 +7,7 @@ contains the key and nothing has to be looked up to check a signature.
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from pathlib import Path
 
 import base58
@@ -57,10 +58,17 @@ def public_key_of(peer: str) -> bytes:
 def verify(peer: str, signature: bytes, message: bytes) -> bool:
     """Whether `signature` over `message` was made by the key inside `peer`."""
     try:
-        Ed25519PublicKey.from_public_bytes(public_key_of(peer)).verify(signature, message)
+        _verifier_of(peer).verify(signature, message)
     except (InvalidSignature, WireError):
         return False
     return True
+
+
+@lru_cache(maxsize=2048)
+def _verifier_of(peer: str) -> Ed25519PublicKey:
+    """The key inside a peer id, ready for use: the members of the largest roster, and as many others. An id that is
+    none raises WireError each time, and takes no place."""
+    return Ed25519PublicKey.from_public_bytes(public_key_of(peer))
 
 
 class Identity:

@@ -103,9 +103,19 @@ def _wrong_text(result: SampleResult, sampling: Sampling) -> Reason | None:
     tokens, logprobs = result.tokens, result.logprobs
     if not 1 <= len(tokens) <= sampling.max_tokens or max(tokens) >= sampling.vocabulary:
         return Reason.BAD_TOKENS
-    if len(logprobs) != len(tokens) or not all(-math.inf < logprob <= 0 for logprob in logprobs):
+    if len(logprobs) != len(tokens) or not _are_logprobs(logprobs):
         return Reason.BAD_LOGPROBS
-    stops = [index for index, token in enumerate(tokens) if token in sampling.stop_tokens]
+    stops = frozenset(sampling.stop_tokens)
+    if not stops.isdisjoint(tokens[:-1]):
+        return Reason.BAD_FINISH
+    ended = tokens[-1] in stops
     if result.finish == "stop":
-        return None if stops == [len(tokens) - 1] else Reason.BAD_FINISH
-    return None if not stops and len(tokens) == sampling.max_tokens else Reason.BAD_FINISH
+        return None if ended else Reason.BAD_FINISH
+    return None if not ended and len(tokens) == sampling.max_tokens else Reason.BAD_FINISH
+
+
+def _are_logprobs(logprobs: tuple[float, ...]) -> bool:
+    """Whether each is finite and at most 0. A finite sum has no NaN and no infinity in it, which is quick to see."""
+    if math.isfinite(sum(logprobs)):
+        return max(logprobs) <= 0
+    return all(-math.inf < logprob <= 0 for logprob in logprobs)
