@@ -38,6 +38,7 @@ from aurora_p2p.wire.control import (
     Reason,
     Refusal,
     Release,
+    Renew,
     Request,
     RosterReply,
     RosterRequest,
@@ -174,7 +175,7 @@ class Answers:
             case SignedLeaseRequest(signed):
                 self._members.seen([peer], now=boottime())
                 return await self._lease(peer, signed)
-            case Submit() | Release():
+            case Submit() | Release() | Renew():
                 self._members.seen([peer], now=boottime())
                 reply = await self._door.handle(From(peer, request))
                 return reply.message if reply else Noted()

@@ -36,7 +36,7 @@ _REFUSED = {
     "lease_expired": "they came after the lease's deadline: nodes are slower, or further away, than expected",
     "lease_spent": "the lease had been used up",
     "lease_unknown": "this host does not know the lease any more, as after a restore from a backup",
-    "fenced": "the samples had been leased to another node meanwhile",
+    "fenced": "the node was late, and an idle one had got the samples meanwhile",
     "duplicate": "another copy was admitted before",
     "too_late": "the step was consumed before they came",
     "wrong_digest": "a node serves other weights than it says: its memory or disk may be bad",

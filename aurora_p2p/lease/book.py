@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from aurora_p2p.errors import ShapeError
@@ -30,7 +31,7 @@ from aurora_p2p.lease.events import (
 from aurora_p2p.types import LeaseId, ManifestHash, PeerId, StateDigest, Step, Version
 from aurora_p2p.wire.codec import hash_of
 from aurora_p2p.wire.control import Reason, SampleResult
-from aurora_p2p.wire.trainer import Rollout, SubmitPrompts
+from aurora_p2p.wire.trainer import Rollout, Rollouts, SubmitPrompts
 
 MAX_CLOSED = 4096
 """Closed leases whose reason is remembered; a result for an older one is told LEASE_UNKNOWN."""
@@ -46,10 +47,13 @@ class LiveLease:
     """Of the samples not admitted yet."""
     tokens: int = 0
     """Admitted so far."""
+    renewed: float = -math.inf
+    renewals: int = 0
+    """Since the last sample was admitted."""
 
     @property
     def deadline(self) -> float:
-        return self.granted + self.terms.seconds
+        return max(self.granted, self.renewed) + self.terms.seconds
 
 
 @dataclass(slots=True)
@@ -71,6 +75,10 @@ class StepWork:
     """The same for each (peer, prompt)."""
     first_grant: float | None = None
     last_admission: float = 0.0
+    _open_count: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._open_count = sum(map(len, self.open.values()))
 
     @property
     def total(self) -> int:
@@ -85,8 +93,25 @@ class StepWork:
         """First grant to last admission."""
         return 0.0 if self.first_grant is None else self.last_admission - self.first_grant
 
+    def complete_groups(self) -> set[int]:
+        """Prompts whose samples are all admitted."""
+        counts = Counter(prompt for prompt, _ in self.admitted)
+        return {prompt for prompt, count in counts.items() if count == self.submitted.group}
+
+    def rollouts(self) -> Rollouts:
+        """Every sample of the complete groups, and how much was admitted of the others."""
+        groups = self.complete_groups()
+        taken, short = list[Rollout](), list[Rollout]()
+        for slot in sorted(self.admitted):
+            (taken if slot[0] in groups else short).append(self.admitted[slot][1])
+        tokens, short_tokens = (sum(len(one.tokens) for one in some) for some in (taken, short))
+        left_out = len(self.submitted.prompts) - len(groups)
+        step = Step(self.submitted.step)
+        return Rollouts(step, tuple(taken), self.seconds, tokens, left_out, len(short), short_tokens)
+
     def open_samples(self) -> int:
-        return sum(map(len, self.open.values()))
+        """How many are in `open`; counted along, for a large step has too many prompts to look through at each ask."""
+        return self._open_count
 
     def pick(self, peer: PeerId, count: int, part: float, *, alone: bool) -> list[Slot]:
         """Up to `count` open samples for `peer`, whose share of the step is `part` (0 to 1).
@@ -108,6 +133,12 @@ class StepWork:
                 count -= more
         return [(prompt, sample) for prompt, taken in picked.items() for sample in self.open[prompt][:taken]]
 
+    def may_take(self, peer: PeerId, slots: Iterable[Slot], *, alone: bool) -> bool:
+        """Whether `pick` could give `peer` any of `slots` once they are open."""
+        group = self.submitted.group
+        most = group if alone or group == 1 else group - 1
+        return any(self.by_group[peer, prompt] < most for prompt, _ in slots)
+
     def take(self, peer: PeerId, slot: Slot) -> None:
         """The sample leaves OPEN for `peer`. Raises ShapeError when it is not there."""
         prompt, sample = slot
@@ -117,12 +148,14 @@ class StepWork:
         samples.remove(sample)
         if not samples:
             del self.open[prompt]
+        self._open_count -= 1
         self.by_peer[peer] += 1
         self.by_group[peer, prompt] += 1
 
     def give_back(self, peer: PeerId, slot: Slot) -> None:
         prompt, sample = slot
         insort(self.open.setdefault(prompt, []), sample)
+        self._open_count += 1
         self.by_peer[peer] -= 1
         self.by_group[peer, prompt] -= 1
 
@@ -135,6 +168,10 @@ class Book:
         self.versions: dict[Version, Publication] = {}
         self.steps: dict[Step, StepWork] = {}
         self.live: dict[LeaseId, LiveLease] = {}
+        self.held: dict[PeerId, dict[LeaseId, LiveLease]] = {}
+        """The live leases of each peer that has any: a large swarm asks more often than one can look through `live`."""
+        self._nearest = math.inf
+        """No live lease has an earlier deadline."""
         self.refused: Counter[Reason] = Counter()
         self._closed: dict[LeaseId, Reason] = {}
 
@@ -174,6 +211,21 @@ class Book:
         sampling = self.steps[lease.terms.step].submitted.sampling
         return Standing(lease.terms, lease.seeds, sampling, published.digest if published else None, prior)
 
+    def renew(self, lease: LiveLease, now: float) -> None:
+        """A lease's time begins anew. The ledger need not know: a restart begins it anew as well."""
+        lease.renewed, lease.renewals = now, lease.renewals + 1
+
+    def late(self, now: float) -> list[LiveLease]:
+        """Live leases whose deadline has passed. Costs nothing while none can be late."""
+        if now < self._nearest:
+            return []
+        self._nearest = min((lease.deadline for lease in self.live.values() if lease.deadline > now), default=math.inf)
+        return [lease for lease in self.live.values() if lease.deadline <= now]
+
+    def pending(self, peer: PeerId) -> int:
+        """Samples that a peer holds and has not sent."""
+        return sum(len(lease.seeds) for lease in self.held.get(peer, {}).values())
+
     def closed_reason(self, lease: LeaseId) -> Reason:
         return self._closed.get(lease, Reason.LEASE_UNKNOWN)
 
@@ -191,7 +243,9 @@ class Book:
         for sample in record.samples:
             work.take(record.lessee, (sample.prompt, sample.sample))
         seeds = {(sample.prompt, sample.sample): sample.seed for sample in record.samples}
-        self.live[record.lease] = LiveLease(record, now, seeds)
+        lease = self.live[record.lease] = LiveLease(record, now, seeds)
+        self.held.setdefault(record.lessee, {})[record.lease] = lease
+        self._nearest = min(self._nearest, lease.deadline)
         work.first_grant = now if work.first_grant is None else work.first_grant
 
     def _admit(self, record: SampleAdmitted, now: float) -> None:
@@ -203,6 +257,7 @@ class Book:
         if lease is not None and slot in lease.seeds:
             del lease.seeds[slot]
             lease.tokens += len(result.tokens)
+            lease.renewals = 0
         else:  # only in a replay: the ledger no longer has the lease
             work.take(node, slot)
         rollout = Rollout(*slot, result.version, node, result.tokens, result.logprobs, result.finish)
@@ -212,6 +267,10 @@ class Book:
 
     def _close(self, record: LeaseClosed) -> None:
         lease = self.live.pop(record.lease)
+        mine = self.held[lease.terms.lessee]
+        del mine[record.lease]
+        if not mine:
+            del self.held[lease.terms.lessee]
         work = self.steps[lease.terms.step]
         for slot in lease.seeds:
             work.give_back(lease.terms.lessee, slot)

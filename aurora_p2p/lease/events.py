@@ -24,6 +24,8 @@ from aurora_p2p.wire.control import (
     Refusal,
     Release,
     Released,
+    Renew,
+    Renewed,
     SampleResult,
     Submit,
 )
@@ -92,7 +94,7 @@ class From:
     """A message from an authenticated member; a LeaseRequest's signature was checked at the door."""
 
     peer: PeerId
-    message: LeaseRequest | Submit | Release
+    message: LeaseRequest | Submit | Release | Renew
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ class Persist:
 class Reply:
     """The one answer to From, SubmitPrompts and TakeRollouts; a Lease is for the driver to sign."""
 
-    message: Lease | Refusal | Receipts | Released | Noted | Failed | Rollouts | Waiting
+    message: Lease | Refusal | Receipts | Released | Renewed | Noted | Failed | Rollouts | Waiting
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from aurora_p2p.errors import UsageError
 from aurora_p2p.lease.admission import lag_allowed
-from aurora_p2p.lease.book import StepWork
-from aurora_p2p.lease.share import MEMORY, mean_rate, shares, updated_rate
+from aurora_p2p.lease.book import LiveLease
+from aurora_p2p.lease.share import MEMORY, mean_rate, updated_rate
 from aurora_p2p.types import NO_BASE, PeerId, Step, Version
 from aurora_p2p.wire.control import LeaseRequest, Reason
 from aurora_p2p.wire.limits import MAX_LEASE_SAMPLES, MAX_MEMBERS
 
 SLACK = 3.0
 """A lease lasts this many times the worst case (every sample max_tokens long, at the measured speed)."""
+OVERDUE = 1.5
+"""A lease that takes so many times as long as expected is lost, or its node is not as fast as it was: samples differ in
+length by less, once there are a few in a lease."""
+PARTS = 8
+"""A lease holds more than `aim_seconds` of work only while it is at most one of so many parts of its node's work."""
+LAST_LEASE = 1.25
+"""A node whose part of what is left is less than so many leases gets it at once: all end together."""
 UNKNOWN_SPEED = 10.0
 """Tokens/s assumed of a node that nothing is known of: so slow that its first lease is not cut short."""
 MAX_NODES = 4 * MAX_MEMBERS
@@ -35,6 +42,8 @@ class LeaseOptions:
     """S: 1 is one-step asynchronous."""
     aim_seconds: float = 1.0
     """A lease holds about this much work: a node commits new versions only between leases."""
+    most_aim_seconds: float = 4.0
+    """As long as far more of a step is left, a lease may hold so much work: fewer round trips in which a node idles."""
     min_lease_samples: int = 8
     """Never cut leases smaller to meet the aim: an engine needs a batch to be fast."""
     max_lease_samples: int = 256
@@ -42,6 +51,8 @@ class LeaseOptions:
     max_lease_seconds: float = 600.0
     leases_per_node: int = 2
     """One being worked on, one fetched ahead (or lost in a crash a moment ago)."""
+    max_renewals: int = 10
+    """Of a lease without a new sample in between: far longer than any sample takes, and still an end."""
     active_seconds: float = 15.0
     """A node that asked this recently, or holds a lease, has a share."""
     tail_seconds: float = 0.5
@@ -98,36 +109,41 @@ class Fleet:
             and lag_allowed(step, node.version, self.options.max_lag)
         }
 
-    def allowance(self, peer: PeerId, work: StepWork, eligible: Mapping[PeerId, Node], now: float) -> tuple[int, int]:
-        """(the share of a step that `peer`, one of `eligible`, has; how many samples it may still take).
+    def is_overdue(self, lease: LiveLease, now: float) -> bool:
+        """Whether the lease takes much longer than its lessee's measured speed lets expect; never without one."""
+        node = self.nodes.get(lease.terms.lessee)
+        if node is None or node.rate is None or self.mean_tokens is None:
+            return False
+        tokens = len(lease.terms.samples) * self.mean_tokens
+        expected = tokens / node.rate if node.rate > 0 else self.options.aim_seconds
+        return now - max(lease.granted, node.ended) > OVERDUE * expected + self.options.tail_seconds
 
-        The second is the rest of its share, else leftovers that nobody comes for. A share is at least one sample, so
-        that a node whose speed decayed to nothing can show that it recovered.
-        """
-        quota = shares(work.total, {other: node.rate for other, node in eligible.items()})
-        mine = max(1, quota[peer])
-        if mine > work.by_peer[peer]:
-            return mine, mine - work.by_peer[peer]
-        awaited = any(
-            quota[other] > work.by_peer[other] and not node.turned_away and now - node.asked < self.options.tail_seconds
-            for other, node in eligible.items()
-            if other != peer
-        )
-        return mine, 0 if awaited else -(-work.open_samples() // len(eligible))
+    def rescue_seconds(self, node: Node, lease: LiveLease, now: float) -> float:
+        """How much sooner `node`, idle, would be done with what is left of a lease than its lessee. Guesses."""
+        if not self.mean_tokens:
+            return 0.0
+        left, taken = len(lease.seeds) * self.mean_tokens, now - lease.granted
+        theirs = left * taken / lease.tokens if lease.tokens else taken
+        return theirs - left / max(self.speed(node), 1e-9)
 
     def speed(self, node: Node) -> float:
         """Best guess of a node's tokens/s: measured, else claimed, else the mean of the others."""
         if node.rate is not None:
             return node.rate
-        mean = mean_rate({peer: other.rate for peer, other in self.nodes.items()})
-        return node.claim or mean or UNKNOWN_SPEED
+        return node.claim or mean_rate({peer: other.rate for peer, other in self.nodes.items()}) or UNKNOWN_SPEED
 
-    def lease_samples(self, node: Node, held: int, wanted: int, max_tokens: int) -> int:
-        """Most samples its next lease may have; 0 when the `held` ones already fill the longest lease."""
+    def lease_samples(self, node: Node, allowed: int, held: int, wanted: int, max_tokens: int) -> int:
+        """How many of the `allowed` samples its next lease has; 0 when the `held` ones fill the longest lease."""
         options = self.options
-        by_aim = math.ceil(node.claim * options.aim_seconds / (self.mean_tokens or max_tokens))
+        by_aim, by_most = (
+            math.ceil(node.claim * seconds / (self.mean_tokens or max_tokens))
+            for seconds in (options.aim_seconds, options.most_aim_seconds)
+        )
+        size = max(options.min_lease_samples, by_aim, min(by_most, allowed // PARTS))
+        if allowed <= LAST_LEASE * size:
+            size = allowed
         finishable = int(self.speed(node) * options.max_lease_seconds / max_tokens) - held
-        count = min(max(options.min_lease_samples, by_aim), options.max_lease_samples, wanted)
+        count = min(size, allowed, options.max_lease_samples, wanted)
         return min(count, max(finishable, 0 if held else 1))
 
     def lease_seconds(self, node: Node, samples: int, max_tokens: int) -> float:
@@ -144,5 +160,6 @@ class Fleet:
     def lease_ended(self, peer: PeerId, granted: float, tokens: int, now: float) -> None:
         """Fold a lease into the node's speed. Leases of a node may overlap: each counts from the last one's end."""
         node = self.node(peer)
-        node.rate = updated_rate(node.rate, tokens, now - max(granted, node.ended))
+        seconds = now - max(granted, node.ended)
+        node.rate = updated_rate(node.rate, tokens, seconds, max(1.0, seconds / self.options.aim_seconds))
         node.ended = now

@@ -39,6 +39,7 @@ from aurora_p2p.lease.events import (
     VersionPublished,
 )
 from aurora_p2p.lease.fleet import Fleet, LeaseOptions, Node
+from aurora_p2p.lease.split import Splits
 from aurora_p2p.lease.status import PoolStatus, status_of, why_waiting
 from aurora_p2p.lease.terms import lease_message, lease_record
 from aurora_p2p.types import PeerId, RunId, Step
@@ -52,6 +53,8 @@ from aurora_p2p.wire.control import (
     Refusal,
     Release,
     Released,
+    Renew,
+    Renewed,
     SampleResult,
     Submit,
 )
@@ -60,6 +63,8 @@ from aurora_p2p.wire.trainer import Failed, Rollouts, SubmitPrompts, TakeRollout
 
 MAX_STEP_SAMPLES = 1 << 20
 """What one Rollouts message carries (wire/trainer.py)."""
+OVERTIME = frozenset({Reason.LEASE_EXPIRED, Reason.FENCED})
+"""How a lease ends whose node took too long: by its deadline, or taken back for another node."""
 MAX_STEPS = 64
 """Steps submitted ahead: far more than the lag window ever uses."""
 
@@ -73,6 +78,7 @@ class WorkPool:
         self.options = options or LeaseOptions()
         self.book = Book(self.options.max_lag)
         self.fleet = Fleet(self.options)
+        self._splits = Splits(self.fleet, self.book)
         self._secret = secret
         self._fencing = epoch << 32
 
@@ -102,12 +108,14 @@ class WorkPool:
                 effects += self._submit(peer, submit, now)
             case From(peer, Release() as release):
                 effects += self._release(peer, release, now)
+            case From(peer, Renew() as renew):
+                effects.append(Reply(self._renew(peer, renew, now)))
             case Forget(peer):
                 effects += self._forget(peer, now)
             case SubmitPrompts():
                 effects += self._submit_prompts(event, now)
             case TakeRollouts():
-                effects.append(Reply(self._take(event.step, now)))
+                effects.append(Reply(self._take(event, now)))
             case VersionPublished():
                 self.book.apply(event, now=now)
                 effects += self._consume(now)
@@ -115,8 +123,7 @@ class WorkPool:
 
     def expire(self, *, now: float) -> list[Effect]:
         """End the leases whose deadline has passed; their samples return at once."""
-        late = [lease for lease in self.book.live.values() if lease.deadline <= now]
-        return [effect for lease in late for effect in self._end(lease, Reason.LEASE_EXPIRED, now)]
+        return [effect for lease in self.book.late(now) for effect in self._end(lease, Reason.LEASE_EXPIRED, now)]
 
     def next_deadline(self) -> float:
         """When `expire` next has something to do; infinity when no lease is live."""
@@ -132,7 +139,7 @@ class WorkPool:
         if refusal is not None:
             return [Reply(refusal)]
         node = self.fleet.asked(peer, request, now)
-        held = [lease for lease in self.book.live.values() if lease.terms.lessee == peer]
+        held = list(self.book.held.get(peer, {}).values())
         if len(held) >= self.options.leases_per_node:
             return [self._no_work(node, f"you hold {len(held)} leases already")]
         pending = sum(len(lease.seeds) for lease in held)
@@ -142,7 +149,27 @@ class WorkPool:
                 granted = self._lease(peer, node, request, pending, work, now)
                 if granted:
                     return granted
+        if not held:
+            rescued = self._rescue(peer, node, request, now)
+            if rescued:
+                return rescued
         return [self._no_work(node, "no sample is open for you at this version")]
+
+    def _rescue(self, peer: PeerId, node: Node, request: LeaseRequest, now: float) -> list[Effect]:
+        """Take an overdue lease back for an idle node that would be done with it sooner; [] when there is none."""
+        steps = range(max(request.version, self.book.newest), request.version + self.options.max_lag + 1)
+        overdue = [
+            (self.fleet.rescue_seconds(node, lease, now), lease)
+            for lease in self.book.live.values()
+            if lease.terms.step in steps and lease.terms.lessee != peer and self.fleet.is_overdue(lease, now)
+        ]
+        for saved, lease in sorted(overdue, key=lambda entry: -entry[0]):
+            work = self.book.steps[lease.terms.step]
+            alone = self._splits.of(work, peer, now).alone
+            if saved > 0 and work.may_take(peer, lease.seeds, alone=alone):
+                ended = self._end(lease, Reason.FENCED, now)
+                return [*ended, *self._lease(peer, node, request, 0, work, now)]
+        return []
 
     def _unfit(self, request: LeaseRequest) -> Refusal | None:
         """Why what the node holds cannot be worked with."""
@@ -168,14 +195,14 @@ class WorkPool:
     ) -> list[Effect]:
         """A lease of the step's open samples; [] when there is none for this node."""
         max_tokens = work.submitted.sampling.max_tokens
-        busy = {lease.terms.lessee for lease in self.book.live.values()}
-        eligible = self.fleet.eligible(work.submitted.step, busy, now)
-        share, allowed = self.fleet.allowance(peer, work, eligible, now)
-        count = min(allowed, self.fleet.lease_samples(node, held, request.max_samples, max_tokens))
-        slots = work.pick(peer, count, share / work.total, alone=len(eligible) < 2)
+        split = self._splits.of(work, peer, now)
+        allowed = self._splits.allowance(split, work, peer)
+        count = self.fleet.lease_samples(node, allowed, held, request.max_samples, max_tokens)
+        slots = work.pick(peer, count, split.part(peer), alone=split.alone)
         if not slots:
             return []
         self._fencing += 1
+        split.given[peer] += len(slots)
         node.turned_away = False
         seconds = self.fleet.lease_seconds(node, held + len(slots), max_tokens)
         draft = lease_record(self._secret, self._fencing, peer, request, slots, work.submitted)
@@ -225,21 +252,35 @@ class WorkPool:
         return effects
 
     def _release(self, peer: PeerId, release: Release, now: float) -> list[Effect]:
-        lease = self.book.live.get(release.lease)
-        if lease is None:
-            return [Reply(Refusal(self.book.closed_reason(release.lease)))]
-        if lease.terms.lessee != peer:
-            return [Reply(Refusal(Reason.NOT_THE_LESSEE))]
-        if lease.terms.fencing != release.fencing:
-            return [Reply(Refusal(Reason.FENCED))]
+        lease = self._held(peer, release)
+        if isinstance(lease, Reason):
+            return [Reply(Refusal(lease))]
         samples = len(lease.seeds)
         return [*self._end(lease, Reason.LEASE_SPENT, now), Reply(Released(samples))]
+
+    def _renew(self, peer: PeerId, renew: Renew, now: float) -> Renewed | Refusal:
+        lease = self._held(peer, renew)
+        if isinstance(lease, Reason):
+            return Refusal(lease)
+        if lease.renewals >= self.options.max_renewals:
+            return Refusal(Reason.NOT_RENEWED, f"{lease.renewals} renewals without a sample")
+        self.book.renew(lease, now)
+        return Renewed(lease.terms.seconds)
+
+    def _held(self, peer: PeerId, message: Release | Renew) -> LiveLease | Reason:
+        """The live lease that its lessee speaks of, or why there is none."""
+        lease = self.book.live.get(message.lease)
+        if lease is None:
+            return self.book.closed_reason(message.lease)
+        if lease.terms.lessee != peer:
+            return Reason.NOT_THE_LESSEE
+        return lease if lease.terms.fencing == message.fencing else Reason.FENCED
 
     def _forget(self, peer: PeerId, now: float) -> list[Effect]:
         node = self.fleet.nodes.get(peer)
         if node is not None:
             node.asked = -math.inf
-        held = [lease for lease in self.book.live.values() if lease.terms.lessee == peer]
+        held = list(self.book.held.get(peer, {}).values())
         return [effect for lease in held for effect in self._end(lease, Reason.LEASE_EXPIRED, now)]
 
     # ---- leases and steps
@@ -247,14 +288,14 @@ class WorkPool:
     def _close(self, lease: LiveLease, reason: Reason, now: float) -> list[Effect]:
         record = LeaseClosed(lease.terms.lease, reason)
         self.book.apply(record, now=now)
-        if lease.tokens or reason is Reason.LEASE_EXPIRED:
+        if lease.tokens or reason in OVERTIME:
             self.fleet.lease_ended(lease.terms.lessee, lease.granted, lease.tokens, now)
         return [Persist(record)]
 
     def _end(self, lease: LiveLease, reason: Reason, now: float) -> list[Effect]:
         """Close a lease that still has samples."""
         node = self.fleet.node(lease.terms.lessee)
-        node.withheld += len(lease.seeds) if reason is Reason.LEASE_EXPIRED else 0
+        node.withheld += len(lease.seeds) if reason in OVERTIME else 0
         ended = Ended(lease.terms.lease, lease.terms.lessee, reason, len(lease.seeds))
         return [*self._close(lease, reason, now), ended]
 
@@ -297,14 +338,13 @@ class WorkPool:
             return f"a prompt of step {event.step} has a token outside the vocabulary of {vocabulary}"
         return ""
 
-    def _take(self, step: Step, now: float) -> Rollouts | Waiting | Failed:
+    def _take(self, take: TakeRollouts, now: float) -> Rollouts | Waiting | Failed:
         """Consumption: the version that enters step `step` is `step`, so its samples are within the lag here too."""
-        work = self.book.steps.get(step)
+        step, work = take.step, self.book.steps.get(take.step)
         if step < self.book.newest:
             return Failed(f"step {step} is consumed: version {self.book.newest} is published")
         if work is None:
             return Failed(f"step {step} was never submitted")
-        if not work.complete:
+        if not work.complete and (take.short == "wait" or not work.complete_groups()):
             return Waiting(step, len(work.admitted), work.total, why_waiting(self.book, self.fleet, step, now))
-        samples = tuple(work.admitted[slot][1] for slot in sorted(work.admitted))
-        return Rollouts(step, samples, work.seconds, sum(len(sample.tokens) for sample in samples))
+        return work.rollouts()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from struct import Struct
+
 from blake3 import blake3
 
 from aurora_p2p.lease.events import LeaseGranted, Slot
@@ -9,10 +11,13 @@ from aurora_p2p.types import LeaseId, PeerId, RunId
 from aurora_p2p.wire.control import Lease, LeaseRequest, LeaseSample
 from aurora_p2p.wire.trainer import SubmitPrompts
 
+_DRAW = Struct(">4Q")
+"""Target step, version, prompt, sample."""
+
 
 def seed_of(secret: bytes, step: int, version: int, slot: Slot) -> int:
     """63-bit sampling seed: a PRF (keyed BLAKE3, 32-byte secret) of the draw, so that a draw cannot be shopped for."""
-    draw = b"".join(number.to_bytes(8, "big") for number in (step, version, *slot))
+    draw = _DRAW.pack(step, version, *slot)
     return int.from_bytes(blake3(draw, key=secret).digest(8), "big") >> 1
 
 

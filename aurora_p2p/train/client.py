@@ -7,6 +7,7 @@ series of short polls, so it may last as long as a swarm needs and still notices
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,7 @@ from typing import TypeVar
 from aurora_p2p.errors import RefusedError, UnreachableError, WireError
 from aurora_p2p.local import faults
 from aurora_p2p.local.channel import Channel, connect_local
+from aurora_p2p.local.clock import boottime
 from aurora_p2p.local.control import socket_path
 from aurora_p2p.types import Record, StateDigest, Step
 from aurora_p2p.wire.control import Noted, Sampling
@@ -78,10 +80,19 @@ class SwarmClient:
         self._ask(SubmitPrompts(step, tuple(prompts), group, sampling), Noted)
         faults.reach("prompts.submitted")
 
-    def rollouts(self, step: Step, on_wait: Callable[[Waiting], None] | None = None) -> Rollouts:
-        """Every sample of a step, as soon as the last is admitted. on_wait is called after each poll in vain."""
+    def rollouts(
+        self, step: Step, on_wait: Callable[[Waiting], None] | None = None, *, patience_seconds: float = math.inf
+    ) -> Rollouts:
+        """Every sample of a step, as soon as the last is admitted. on_wait is called after each poll in vain.
+
+        patience_seconds: after that, groups that are not complete are left out, as soon as one is (Rollouts.short_*).
+        """
+        give_up = boottime() + patience_seconds
         while True:
-            self._send(TakeRollouts(step, POLL_SECONDS))
+            left = give_up - boottime()
+            self._send(
+                TakeRollouts(step, min(left, POLL_SECONDS)) if left > 0 else TakeRollouts(step, POLL_SECONDS, "drop")
+            )
             reply = self._receive()
             if isinstance(reply, Rollouts):
                 faults.reach("rollouts.taken")
@@ -154,6 +165,17 @@ class SwarmClient:
     def _gone(self, error: Exception) -> UnreachableError:
         what = "does not answer" if isinstance(error, TimeoutError) else "closed the connection"
         return UnreachableError(f"the swarm host at {self._path} {what}", hint="look at the host's log")
+
+
+def length_bias(rollouts: Rollouts) -> float:
+    """Mean tokens of the samples handed out, over that of all that were admitted; 1 when no group was left out.
+
+    Below 1: leaving short groups out prefers short samples. What was never admitted is not in it: it tends to be longer
+    still.
+    """
+    samples, tokens = len(rollouts.samples), rollouts.tokens
+    every, of_every = samples + rollouts.short_samples, tokens + rollouts.short_tokens
+    return (tokens / samples) / (of_every / every) if tokens else 1.0
 
 
 def _expect(reply: HostReply, kind: type[Reply]) -> Reply:

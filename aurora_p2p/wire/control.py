@@ -83,6 +83,8 @@ class Reason(StrEnum):
     BAD_SIGNATURE = "bad_signature"
     MALFORMED = "malformed"
     TOO_LATE = "too_late"
+    # renewing
+    NOT_RENEWED = "not_renewed"
     # reports
     TOO_OFTEN = "too_often"
 
@@ -250,6 +252,18 @@ class Released(Record, frozen=True, tag="released"):
     samples: U62
 
 
+class Renew(Record, frozen=True, tag="renew"):
+    """The node still works on the lease and will not be done in time."""
+
+    lease: LeaseField
+    fencing: U62
+
+
+class Renewed(Record, frozen=True, tag="renewed"):
+    seconds: Seconds
+    """A duration: the host counts it from answering, the node from sending the request."""
+
+
 class CommitFailed(Record, frozen=True, tag="commit-failed"):
     """A node could not commit a version and is re-basing from a snapshot; the host shows it."""
 
@@ -292,5 +306,16 @@ class Noted(Record, frozen=True, tag="noted"):
     pass
 
 
-Request = Join | Challenge | RosterRequest | SignedLeaseRequest | Submit | Release | CommitFailed | Progress | Distances
-Reply = Welcome | HeadAnswer | RosterReply | Grant | Receipts | Released | Noted | Refusal
+Request = (
+    Join
+    | Challenge
+    | RosterRequest
+    | SignedLeaseRequest
+    | Submit
+    | Release
+    | Renew
+    | CommitFailed
+    | Progress
+    | Distances
+)
+Reply = Welcome | HeadAnswer | RosterReply | Grant | Receipts | Released | Renewed | Noted | Refusal

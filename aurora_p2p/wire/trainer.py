@@ -120,8 +120,12 @@ class SubmitPrompts(Record, frozen=True, tag="submit-prompts"):
 
 
 class TakeRollouts(Record, frozen=True, tag="take"):
+    """short: what becomes of groups that are not complete. "wait": they are waited for. "drop": the complete ones are
+    handed out without them, once there is one."""
+
     step: StepField
     wait_seconds: Seconds
+    short: Literal["wait", "drop"] = "wait"
 
 
 class Rollout(Record, frozen=True):
@@ -137,12 +141,18 @@ class Rollout(Record, frozen=True):
 
 
 class Rollouts(Record, frozen=True, tag="rollouts"):
-    """Every sample of the step, ordered by (prompt, sample). seconds: first grant to last admission."""
+    """Every sample of the step's complete groups, ordered by (prompt, sample). seconds: first grant to last admission.
+
+    short_*: of groups left out because they were not complete: how many, and the samples and tokens admitted of them.
+    """
 
     step: StepField
     samples: Annotated[tuple[Rollout, ...], Meta(max_length=1 << 20)]
     seconds: Seconds
     tokens: U62
+    short_groups: U62 = 0
+    short_samples: U62 = 0
+    short_tokens: U62 = 0
 
 
 class Waiting(Record, frozen=True, tag="waiting"):

@@ -48,6 +48,8 @@ from aurora_p2p.wire.control import (
     Receipts,
     Refusal,
     Release,
+    Renew,
+    Renewed,
     Reply,
     RosterReply,
     RosterRequest,
@@ -299,6 +301,13 @@ class HostLink:
 
     async def release(self, release: Release) -> None:
         await self._ask_host(RESULT_PROTOCOL, release, ANSWER_SECONDS)
+
+    async def renew(self, renew: Renew, seconds: float) -> float | None:
+        """The time a lease has from this request on; None when the host does not renew it."""
+        reply = await self._ask_host(RESULT_PROTOCOL, renew, seconds)
+        if isinstance(reply, Refusal) and reply.reason is Reason.NOT_A_MEMBER:
+            raise UnreachableError("not a member just now")
+        return reply.seconds if isinstance(reply, Renewed) else None
 
     async def commit_failed(self, failure: CommitFailed) -> None:
         """Tell the host that this node re-bases; best effort."""

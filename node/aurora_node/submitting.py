@@ -28,6 +28,8 @@ SUBMIT_BATCH = 64
 UNSENT_BATCHES = 64
 """Generated batches that wait for the network before generating pauses: minutes of work."""
 RETRY_SECONDS = 1.0
+LOST: frozenset[str] = frozenset({Reason.LEASE_EXPIRED, Reason.LEASE_UNKNOWN, Reason.FENCED, Reason.TOO_LATE})
+"""Refusals that whatever else comes under the lease would get as well."""
 
 
 class Receiver(Protocol):
@@ -58,6 +60,8 @@ class Submissions:
     def __init__(self, host: Receiver, figures: Tally, note: Callable[..., None]) -> None:
         self._host, self._figures, self._note = host, figures, note
         self._sender, self._receiver = trio.open_memory_channel[Sequence[Finished]](UNSENT_BATCHES)
+        self.on_lost: Callable[[Lease], None] = lambda lease: None
+        """Told that a lease is over for the host."""
         self._open = 0
         self._settled = trio.Event()
 
@@ -125,6 +129,8 @@ class Submissions:
             refused = Counter(receipt.reason for receipt in mine if not receipt.accepted)
             self._figures.admitted += len(accepted)
             self._figures.refused.update(refused)
+            if not LOST.isdisjoint(refused):
+                self.on_lost(lease)
             self._note(
                 "receipts",
                 lease=lease.lease.hex(),

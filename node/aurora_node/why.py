@@ -48,7 +48,7 @@ _REFUSED = {
     "lease_expired": "they came after the lease's deadline: the node or its connection was slower than expected",
     "lease_spent": "the lease was already used up",
     "lease_unknown": "the host does not know the lease any more, as after it was restored from a backup",
-    "fenced": "the samples had been leased to another node meanwhile",
+    "fenced": "the node was late, and an idle one had got the samples meanwhile",
     "duplicate": "another copy was admitted before",
     "too_late": "the step was already complete",
     "unsent": "the host could not be reached before the lease ended",

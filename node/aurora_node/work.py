@@ -4,9 +4,10 @@
        |        \\--refusal--> wait for newer weights or the time the host named
        \\--paused, or no trust in the publisher--> wait for either to end; newer weights are committed meanwhile
 
-Invariants: one lease at a time is generated; a lease's deadline counts from before the request was sent; work on an
-expired lease is aborted at once; every finished sample is signed and queued as soon as it exists; a lease is worked on
-only with a fresh HEAD. A drain, a pause and an engine that is wanted back end every wait but that for an answer.
+Invariants: one lease at a time is generated; a lease's deadline counts from before the request was sent, or its last
+renewal's; work on a lease that expired, or that the host has taken back, is aborted at once; every finished sample is
+signed and queued as soon as it exists; a lease is worked on only with a fresh HEAD. A drain, a pause and an engine that
+is wanted back end every wait but that for an answer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import trio
@@ -23,6 +25,7 @@ from aurora_node.config import NodeConfig
 from aurora_node.link import HostLink
 from aurora_node.presence import Stance
 from aurora_node.recent import RecentTokens
+from aurora_node.renewing import beside, keep_renewed
 from aurora_node.submitting import Finished, Submissions
 from aurora_node.weights import Weights
 from aurora_p2p.artifact.chain import Checkpoint
@@ -99,7 +102,9 @@ class LeaseWorker:
         self.submissions = Submissions(link, figures, note)
         self._draining = self._leaving = self._standing_still = False
         self._stance = Stance()
+        self.submissions.on_lost = self._lost
         self._generating: trio.CancelScope | None = None
+        self._in_hand: Lease | None = None
         self._resting: trio.CancelScope | None = None
         self._refusal = ""
 
@@ -221,6 +226,7 @@ class LeaseWorker:
         figures.state, figures.leases = "generating", figures.leases + 1
         figures.lease_step, figures.lease_done, figures.lease_size = lease.target_step, 0, len(lease.samples)
         figures.lease_ends = asked + lease.seconds
+        self._in_hand = lease
         self._taken(lease)
         self._weights.busy()
         misfit = ""
@@ -228,16 +234,30 @@ class LeaseWorker:
             with trio.move_on_after(max(asked + lease.seconds - boottime(), 0.0)) as self._generating:
                 if self._leaving or self._stance.hand_back:  # asked before, granted after
                     self._generating.cancel()
-                await self._generate(engine, lease)
+                await beside(
+                    partial(keep_renewed, self._link, lease, asked, self._config.max_lease_seconds, self._extend),
+                    partial(self._generate, engine, lease),
+                )
         except WireError as error:
             misfit = f"the lease does not fit the model: {error}"
         finally:  # also when the engine has died
             self._ended(lease, late=boottime() >= figures.lease_ends)
-            self._generating, figures.lease_ends = None, 0.0
+            self._generating, self._in_hand, figures.lease_ends = None, None, 0.0
             if figures.lease_done < figures.lease_size:
                 await self._release(lease)
         if misfit:
             await self._rest(misfit, self._weights.newest, RETRY_SECONDS)
+
+    def _extend(self, ends: float) -> None:
+        """The lease in hand was renewed."""
+        self.figures.lease_ends = ends
+        if self._generating is not None:
+            self._generating.deadline = trio.current_time() + max(ends - boottime(), 0.0)
+
+    def _lost(self, lease: Lease) -> None:
+        """The host said that the lease is over: work on it is for nothing."""
+        if self._in_hand is lease and self._generating is not None:
+            self._generating.cancel()
 
     def _taken(self, lease: Lease) -> None:
         self._refusal = ""

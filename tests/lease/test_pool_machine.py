@@ -7,7 +7,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from aurora_p2p.lease.admission import lag_allowed
 from aurora_p2p.lease.events import Forget, From, SampleAdmitted
 from aurora_p2p.wire.codec import decode
-from aurora_p2p.wire.control import Lease, Release, SampleResult
+from aurora_p2p.wire.control import Lease, Release, Renew, Renewed, SampleResult
 from aurora_p2p.wire.signed import Signed, open_signed
 from aurora_p2p.wire.trainer import Rollouts
 from tests.lease.world import NODES, World, digest_of, finish, manifest_of
@@ -21,7 +21,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.world = World(min_lease_seconds=2.0, max_lease_seconds=20.0, active_seconds=5.0)
+        self.world = World(max_renewals=1000, min_lease_seconds=2.0, max_lease_seconds=20.0, active_seconds=5.0)
         self.version = 0
         self.highest_fencing = 0
         self.deadlines = {}
@@ -107,6 +107,14 @@ class PoolMachine(RuleBasedStateMachine):
         self.world.handle(From(node.peer, Release(lease.lease, lease.fencing)))
         self.deadlines[lease.lease] = -1.0
 
+    @rule(held=leases)
+    def renew(self, held):
+        node, lease = held
+        reply = self.world.handle(From(node.peer, Renew(lease.lease, lease.fencing)))
+        assert isinstance(reply, Renewed) == (lease.lease in self.world.pool.book.live)
+        if isinstance(reply, Renewed):
+            self.deadlines[lease.lease] = self.world.now + reply.seconds
+
     @rule(node=nodes)
     def forget(self, node):
         self.world.handle(Forget(node.peer))
@@ -132,6 +140,7 @@ class PoolMachine(RuleBasedStateMachine):
             assert len(leased) == len(set(leased))
             assert is_open.isdisjoint(leased)
             assert work.admitted.keys().isdisjoint(is_open | set(leased))
+            assert work.open_samples() == len(is_open)
             assert len(is_open) + len(leased) + len(work.admitted) == self.submitted[step]
             assert sum(work.by_peer.values()) == len(leased) + len(work.admitted)
 

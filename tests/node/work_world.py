@@ -43,6 +43,7 @@ class ScriptedHost:
         self.answers, self.replies = [], []
         self.requests, self.submitted, self.released = [], [], []
         self.release_error = None
+        self.renewals, self.renewed = [], []
 
     def new_nonce(self):
         return bytes(32)
@@ -81,6 +82,15 @@ class ScriptedHost:
                 for one in results
             )
         )
+
+    async def renew(self, renew, seconds):
+        assert seconds < math.inf
+        self.renewed.append(renew)
+        await trio.lowlevel.checkpoint()
+        answer = self.renewals.pop(0) if self.renewals else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     async def release(self, release):
         await trio.lowlevel.checkpoint()

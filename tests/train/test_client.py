@@ -11,7 +11,7 @@ from aurora_p2p.train.client import SwarmClient
 from aurora_p2p.train.tasks import SORT_DIGITS, sampling_of
 from aurora_p2p.types import Record, Step
 from aurora_p2p.wire.control import Noted
-from aurora_p2p.wire.trainer import Failed, Rollout, Waiting
+from aurora_p2p.wire.trainer import Failed, Rollout, Rollouts, TakeRollouts, Waiting
 
 PROMPT = tuple(b"4172>")
 
@@ -31,6 +31,22 @@ def test_rollouts_are_polled_until_they_are_complete(open_swarm) -> None:
         assert client.status() == '{"nodes": 1}'
     assert [sample.tokens for sample in rollouts.samples] == [(258,)]
     assert [waiting.why for waiting in seen] == ["no node has joined"] * 2
+
+
+def test_after_its_patience_a_trainer_takes_the_complete_groups(open_swarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    swarm, asked = open_swarm(one_sample), list[TakeRollouts]()
+
+    def answer(request: TakeRollouts, _payload: bytes) -> Record:
+        asked.append(request)
+        if request.short == "drop":
+            return Rollouts(Step(0), (), 1.0, 0, 1)
+        return Waiting(Step(0), 1, 2, "1 leased")
+
+    _answering(swarm, monkeypatch, answer)
+    with SwarmClient.open(swarm.path) as client:
+        assert client.rollouts(Step(0), patience_seconds=0.05).short_groups == 1
+    assert [take.short for take in asked[-2:]] == ["wait", "drop"]
+    assert asked[0].wait_seconds <= 0.05
 
 
 def test_a_home_folder_names_its_socket(open_swarm, tmp_path: Path) -> None:
