@@ -1,9 +1,7 @@
 """`python -m benchmarks.codec [--json] [--quick]`: how small, how fast and how exact the delta codec is.
 
-Sizes are of whole artifacts, framing and CRC included. Speeds are single-thread, CPU time, as ratios to a memcpy of the
-same arrays in the same run: medians of several rounds, dense bytes of one checkpoint per second on both sides. Encoding
-includes scan, framing and CRC; applying is decoding each block and writing it in place at once; stage_then_write writes
-only when all are decoded, as an engine does. The digest is reported beside.
+Sizes are of whole artifacts, framing and CRC included. Speeds are ratios to a memcpy of the same arrays beside it in
+the same run (codec_speed.py says what is timed and how).
 """
 
 from __future__ import annotations
@@ -12,10 +10,8 @@ import argparse
 import json
 import statistics
 import sys
-import time
 import tracemalloc
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -25,23 +21,23 @@ from aurora_p2p.delta.apply import stage, write
 from aurora_p2p.delta.block import BlockReader
 from aurora_p2p.delta.classes import block as class_block
 from aurora_p2p.delta.classes.map import ONE_CLASS, ClassMap, learn, sampled
-from aurora_p2p.delta.coding import decode_block, encode_block
+from aurora_p2p.delta.coding import decode_block
 from aurora_p2p.delta.digest import full_digest
 from aurora_p2p.delta.encode import encode_delta
-from aurora_p2p.delta.tensors import Bits, blocks
-from aurora_p2p.delta.touch import write_at
+from aurora_p2p.delta.tensors import Bits
 from aurora_p2p.errors import WireError
 from aurora_p2p.types import TensorSpec
 from benchmarks.codec_data import REAL, real_pair, synthetic_steps
 from benchmarks.codec_device import device_figures
 from benchmarks.codec_rivals import RIVALS, Pair, added, bound, python_varint_loop
+from benchmarks.codec_speed import cpu, encoded_blocks, exhaust, speeds, thread_scaling, tiled
 from benchmarks.codec_squash import squash_figures
 
 PARAMETERS = 8.19e9
 """Of Qwen3-8B."""
-ROUNDS = 7
-TIMED_ELEMENTS = 1 << 25
-"""Real steps are tiled to this size for timing: 64 MiB, beyond any second-level cache."""
+QUICK_SECONDS, FULL_SECONDS = 1.5, 8.0
+"""What the rounds of one data set's speeds take."""
+PYTHON_ROUNDS = 7
 
 
 def main() -> None:
@@ -58,10 +54,12 @@ def run(*, quick: bool) -> dict[str, Any]:
     elements, steps, fuzz = (1 << 21, 100, 20_000) if quick else (1 << 24, 100, 1_000_000)
     source = synthetic_steps(elements)
     pair = (next(source), next(source))
-    datasets = {name: dataset(name, real_pair(name)) for name in REAL}
-    datasets["synthetic"] = dataset("synthetic", pair)
+    seconds = QUICK_SECONDS if quick else FULL_SECONDS
+    datasets = {name: dataset(name, real_pair(name), seconds) for name in REAL}
+    datasets["synthetic"] = dataset("synthetic", pair, seconds)
     say("thread scaling")
-    report: dict[str, Any] = {"datasets": datasets, "thread_scaling": thread_scaling(tiled(real_pair("rl1e-6")))}
+    scaling = thread_scaling(tiled(real_pair("rl1e-6")), seconds)
+    report: dict[str, Any] = {"datasets": datasets, "thread_scaling": scaling}
     report["encode_over_python_varint"] = over_python(real_pair("rl1e-6"))
     chain = elements if quick else elements // 8
     report["mismatches_after_100"] = mismatches(synthetic_steps(min(chain, 1 << 21), seed=1), steps)
@@ -89,7 +87,7 @@ def say(text: str) -> None:
 # ---- one data set
 
 
-def dataset(name: str, pair: Pair) -> dict[str, Any]:
+def dataset(name: str, pair: Pair, seconds: float) -> dict[str, Any]:
     say(f"{name}: {pair[0].size:,} elements")
     base, new = pair
     classes, changed = learn(sampled([pair])), int(np.count_nonzero(base != new))
@@ -103,7 +101,7 @@ def dataset(name: str, pair: Pair) -> dict[str, Any]:
         "bits_per_change": {code: 8 * size / changed for code, size in sizes.items()},
         "share_of_raw": sizes["ours"] / base.nbytes,
         "mb_per_8b": {code: size / base.size * PARAMETERS / 1e6 for code, size in sizes.items()},
-        **speeds(tiled(pair), classes),
+        **speeds(tiled(pair), classes, seconds),
     }
 
 
@@ -120,120 +118,17 @@ def artifact_bytes(pair: Pair, classes: ClassMap) -> int:
     return size
 
 
-def encoded_blocks(pair: Pair, classes: ClassMap) -> Iterable[bytes]:
-    base, new = pair
-    for offset, length in blocks(base.size):
-        span = slice(offset, offset + length)
-        yield encode_block(0, offset, base[span], new[span], classes)[0]
-
-
-def tiled(pair: Pair) -> Pair:
-    times = max(1, TIMED_ELEMENTS // pair[0].size)
-    return np.tile(pair[0], times), np.tile(pair[1], times)
-
-
-def speeds(pair: Pair, classes: ClassMap) -> dict[str, float]:
-    """Medians over rounds that take turns, so that a busy moment hits all alike."""
-    base, new = pair
-    spec, target, held = TensorSpec("all", "BF16", base.shape), np.empty_like(base), base.copy()
-    stream = list(encoded_blocks(pair, classes))
-    coded = [BlockReader().feed(piece)[0] for piece in stream]
-    digest = full_digest((spec,), {"all": base})
-
-    def apply() -> None:
-        for one in coded:
-            change = decode_block(one, spec, held, classes)
-            write_at(held, change.positions, change.new)
-
-    def stage_then_write() -> None:
-        staged = [decode_block(one, spec, held, classes) for one in coded]
-        for change in staged:
-            write_at(held, change.positions, change.new)
-
-    def encode() -> None:
-        for _ in encoded_blocks(pair, classes):
-            pass
-
-    def with_digest() -> None:
-        for _ in encode_delta((spec,), {"all": base}, {"all": new}, digest, classes):
-            pass
-
-    times = interleaved(
-        {
-            "memcpy": lambda: np.copyto(target, base),
-            "encode": encode,
-            "encode_with_digest": with_digest,
-            "apply": apply,
-            "stage_then_write": stage_then_write,
-            "digest": lambda: full_digest((spec,), {"all": base}),
-        },
-        prepare=lambda: np.copyto(held, base),
-    )
-    np.copyto(held, base)
-    apply()
-    assert np.array_equal(held, new)
-    ratios = {f"{name}_over_memcpy": times["memcpy"] / seconds for name, seconds in times.items() if name != "memcpy"}
-    return ratios | {"memcpy_gb_per_s": base.nbytes / times["memcpy"] / 1e9}
-
-
-def interleaved(
-    jobs: dict[str, Callable[[], object]], prepare: Callable[[], object] = lambda: None
-) -> dict[str, float]:
-    """Median CPU seconds of each job, with `prepare` before each, untimed."""
-    taken: dict[str, list[float]] = {name: [] for name in jobs}
-    for _ in range(ROUNDS):
-        for name, job in jobs.items():
-            prepare()
-            started = time.thread_time()
-            job()
-            taken[name].append(time.thread_time() - started)
-    return {name: statistics.median(seconds) for name, seconds in taken.items()}
-
-
-# ---- threads, Python, exactness
-
-
-def thread_scaling(pair: Pair) -> dict[str, float]:
-    """What a second thread gives, over what it gives to memcpy; wall time."""
-    base, new = pair
-    classes, spec = learn(sampled([pair])), TensorSpec("all", "BF16", base.shape)
-    target, spans = np.empty_like(base), [slice(o, o + length) for o, length in blocks(base.size)]
-    coded = [BlockReader().feed(piece)[0] for piece in encoded_blocks(pair, classes)]
-    jobs: dict[str, tuple[Sequence[Any], Callable[[Any], object]]] = {
-        "memcpy": (spans, lambda span: np.copyto(target[span], base[span])),
-        "encode": (spans, lambda span: class_block.encode(base[span], new[span], classes)),
-        "apply": (coded, lambda one: decode_block(one, spec, base, classes)),
-    }
-    gains = {}
-    with ThreadPoolExecutor(2) as pool:
-        for name, (items, job) in jobs.items():
-            alone, both = [], []
-            for _ in range(ROUNDS):
-                alone.append(wall(lambda items=items, job=job: [job(item) for item in items]))
-                both.append(
-                    wall(
-                        lambda items=items, job=job: list(pool.map(lambda part: [job(i) for i in part], halves(items)))
-                    )
-                )
-            gains[name] = statistics.median(alone) / statistics.median(both)
-    return {name: gains[name] / gains["memcpy"] for name in ("encode", "apply")} | {"memcpy_gain": gains["memcpy"]}
-
-
-def halves(items: Sequence[Any]) -> list[Sequence[Any]]:
-    return [items[: len(items) // 2], items[len(items) // 2 :]]
-
-
-def wall(job: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    job()
-    return time.perf_counter() - started
+# ---- Python, exactness, memory
 
 
 def over_python(pair: Pair) -> float:
     """Encoding speed over a Python loop that writes varints element by element."""
     classes = learn(sampled([pair]))
-    times = interleaved({"ours": lambda: list(encoded_blocks(pair, classes)), "loop": lambda: python_varint_loop(pair)})
-    return times["loop"] / times["ours"]
+    ratios = []
+    for _ in range(PYTHON_ROUNDS):
+        ours = cpu(lambda: exhaust(encoded_blocks(pair, classes)))
+        ratios.append(cpu(lambda: python_varint_loop(pair)) / ours)
+    return statistics.median(ratios)
 
 
 def mismatches(steps: Iterable[Bits], count: int) -> dict[str, Any]:

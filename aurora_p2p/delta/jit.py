@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar, cast
 
+import llvmlite.binding
 import numba
 import platformdirs
 from blake3 import blake3
@@ -20,13 +21,17 @@ from blake3 import blake3
 _SOURCES = Path(__file__).parent
 
 
-def cache_folder() -> Path:
-    """Where compiled kernels are kept: a folder named by the sources, because numba looks at one file's date alone and
-    a kernel has pieces of others in it. Beside the sources if they can be written to, else in the user's cache."""
+def cache_name() -> str:
+    """Named by the sources, because numba looks at one file's date alone and a kernel has pieces of others in it."""
     hasher = blake3(numba.__version__.encode())
     for source in sorted(_SOURCES.rglob("*.py")):
         hasher.update(source.read_bytes())
-    name = f"kernels-{hasher.hexdigest(8)}"
+    return f"kernels-{hasher.hexdigest(8)}"
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: beside the sources if they can be written to, else in the user's cache."""
+    name = cache_name()
     beside = _SOURCES / "__pycache__" / name
     if beside.is_dir() or os.access(_SOURCES, os.W_OK):
         return beside
@@ -35,6 +40,13 @@ def cache_folder() -> Path:
 
 if not os.environ.get("NUMBA_CACHE_DIR"):
     numba.config.CACHE_DIR = str(cache_folder())  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def compiled_mark() -> Path:
+    """The file that says that every kernel is in the cache, for this processor: numba compiles anew for another."""
+    folder = Path(str(numba.config.CACHE_DIR))  # pyright: ignore[reportAttributeAccessIssue]
+    return folder / f"{cache_name()}-{llvmlite.binding.get_host_cpu_name()}.compiled"
+
 
 F = TypeVar("F", bound=Callable[..., object])
 

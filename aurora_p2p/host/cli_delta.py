@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -29,6 +30,8 @@ EXAMPLES = """\
   aurora-host delta squash 11.aurora 12.aurora --base step-10 -o 10-12.aurora
   aurora-host delta info 11.aurora
   aurora-host delta verify 11.aurora step-10"""
+
+COMPILING = "compiling the codec for this processor, once: about 15 seconds of a core"
 
 
 def delta_command() -> Command:
@@ -113,7 +116,7 @@ def _apply(options: argparse.Namespace, out: Output) -> None:
         with _effort(options, out) as effort:
             apply(base, chain, target, effort, replace=options.in_place)
         digest, copied = chain[-1].foot.digest.hex(), _copy_others(base, target, replace=options.in_place)
-    others = f", with {copied} other files of the base" if copied else ""
+    others = f", with {copied} other {'file' if copied == 1 else 'files'} of the base" if copied else ""
     text = f"wrote {target}{others}; every tensor has its recorded BLAKE3"
     out.event("applied", text, output=str(target), digest=digest, copied=copied)
 
@@ -221,7 +224,9 @@ def _is_delta(path: Path) -> bool:
 @contextmanager
 def _effort(options: argparse.Namespace, out: Output) -> Iterator[Effort]:
     from aurora_p2p.artifact.parallel import processors
+    from aurora_p2p.delta.warm import compile_once
     from aurora_p2p.host.delta_files import Effort
 
+    compile_once(lambda: print(COMPILING, file=sys.stderr, flush=True))
     with out.live() as show:
         yield Effort(options.threads or processors(), show)
