@@ -2,8 +2,9 @@
 
     python -m benchmarks.admission [--json] [--nodes 1000] [--tokens 256] [--folder DIR]
 
-The host's own code over a real ledger, with as many nodes as tasks of the same process, each with its own key; what is
-missing is the network (benchmarks.fleet has it). Requests and results were signed before the clock runs.
+The host's own code over a real ledger, from a message's bytes to those of its reply, with as many nodes as tasks of the
+same process, each with its own key; what is missing is the network (benchmarks.fleet has it). Requests and results were
+signed before the clock runs.
 
     admit_batched_per_s     every node sends one result at a time and waits for its receipt: look-ups, signature, disk
     grants_per_s            every node asks for two leases, in turn: request signature, disk, lease signature
@@ -34,7 +35,6 @@ from aurora_p2p.lease.events import SampleAdmitted
 from aurora_p2p.store.ledger import Ledger
 from aurora_p2p.wire.codec import decode, encode
 from aurora_p2p.wire.control import Receipts, SampleResult, Submit
-from aurora_p2p.wire.signed import Signed
 from benchmarks.admission_fleet import LEASES, Fleet, Node, open_fleet
 
 PACED_PER_S = 500
@@ -76,6 +76,8 @@ async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         admitted = await timed(len(early), partial(at_once, fleet, early))
         commits = fleet.ledger.status()["commits"]
         latencies = await at_random(fleet, late)
+        accepted = [decode(reply, Receipts).receipts[0].accepted for reply in fleet.receipts]
+        assert accepted == [True] * len(fleet.results), accepted.count(False)
     return {
         "nodes": options.nodes,
         "tokens": options.tokens,
@@ -97,41 +99,40 @@ async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 # ---- many nodes
 
 
-async def at_once(fleet: Fleet, results: Sequence[tuple[Node, Signed]]) -> None:
+async def at_once(fleet: Fleet, results: Sequence[tuple[Node, bytes]]) -> None:
     """Each node sends its results one by one."""
-    by_node: dict[str, list[tuple[Node, Signed]]] = {}
-    for node, signed in results:
-        by_node.setdefault(node.identity.peer, []).append((node, signed))
+    by_node: dict[str, list[tuple[Node, bytes]]] = {}
+    for node, message in results:
+        by_node.setdefault(node.identity.peer, []).append((node, message))
     async with trio.open_nursery() as nursery:
         for mine in by_node.values():
             nursery.start_soon(one_by_one, fleet, mine)
 
 
-async def one_by_one(fleet: Fleet, results: Sequence[tuple[Node, Signed]]) -> None:
-    for node, signed in results:
-        await send(fleet, node, signed)
+async def one_by_one(fleet: Fleet, results: Sequence[tuple[Node, bytes]]) -> None:
+    for node, message in results:
+        await send(fleet, node, message)
 
 
-async def send(fleet: Fleet, node: Node, signed: Signed) -> None:
-    reply = await fleet.answers.answer(node.identity.peer, Submit((signed,), 1000.0))
-    assert isinstance(reply, Receipts), reply
-    assert all(receipt.accepted for receipt in reply.receipts), reply
+async def send(fleet: Fleet, node: Node, message: bytes) -> None:
+    reply = await fleet.ask(node, message)
+    fleet.receipts.append(reply)
 
 
-async def at_random(fleet: Fleet, results: Sequence[tuple[Node, Signed]]) -> list[float]:
+async def at_random(fleet: Fleet, results: Sequence[tuple[Node, bytes]]) -> list[float]:
     """Seconds of each result; they arrive whether or not earlier ones have their receipt."""
     rng, latencies = random.Random(1), list[float]()
 
-    async def one(node: Node, signed: Signed, due: float) -> None:
-        await send(fleet, node, signed)
+    async def one(node: Node, message: bytes, due: float) -> None:
+        await send(fleet, node, message)
         latencies.append(trio.current_time() - due)
 
     due = trio.current_time()
     async with trio.open_nursery() as nursery:
-        for node, signed in results:
+        for node, message in results:
             due += rng.expovariate(PACED_PER_S)
             await trio.sleep_until(due)
-            nursery.start_soon(one, node, signed, due)
+            nursery.start_soon(one, node, message, due)
     return latencies
 
 
@@ -143,7 +144,8 @@ async def single_commits(folder: Path, tokens: int) -> tuple[list[float], float]
     async with open_fleet(folder / "single", 1, tokens, max_samples=ROUNDS * COMMITS // LEASES) as fleet:
         await fleet.ask_all()
         fleet.sign_all()
-        records = [SampleAdmitted(signed, decode(signed.body, SampleResult)) for _, signed in fleet.results]
+        signed = [decode(message, Submit).results[0] for _, message in fleet.results]
+        records = [SampleAdmitted(one, decode(one.body, SampleResult)) for one in signed]
     ours = Ledger.open(folder / "ours.sqlite")
     raw = bare(folder / "raw.sqlite")
     ratios, rates = list[float](), list[float]()

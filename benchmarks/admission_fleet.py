@@ -23,24 +23,28 @@ from aurora_p2p.local.output import Output
 from aurora_p2p.store.ledger import Ledger
 from aurora_p2p.store.schema import PublicationCompleted
 from aurora_p2p.types import ArtifactId, Epoch, Generation, ManifestHash, Seq, StateDigest, Step, SwarmId, Version
-from aurora_p2p.wire.codec import decode, hash_of
+from aurora_p2p.wire.codec import decode, encode, hash_of
 from aurora_p2p.wire.control import (
     Grant,
     Join,
     Lease,
     LeaseRequest,
     LeaseSample,
+    Request,
     SampleResult,
     Sampling,
     SignedLeaseRequest,
+    Submit,
 )
-from aurora_p2p.wire.signed import Signed, seal
+from aurora_p2p.wire.signed import seal
 from aurora_p2p.wire.trainer import SubmitPrompts
 from aurora_p2p.wire.trust import Charter, Delegation, PeerRecord
 
 ROOT, HOST = Identity.generate(), RoleKeys(*(Identity.generate() for _ in range(4)))
 SWARM = SwarmId(ROOT.peer)
 VOCABULARY, STOP, PROMPT_TOKENS = 32_000, 2, 64
+TEXT_TOKENS = 8192
+"""Results are cut out of one random text of this length: no two alike, and signed soon."""
 GROUP = 8
 LEASES = 2
 """A node holds: one that it works on, one fetched ahead."""
@@ -51,8 +55,8 @@ MANIFEST, DIGEST = ManifestHash(hash_of(b"manifest")), StateDigest(hash_of(b"dig
 @dataclass(slots=True)
 class Node:
     identity: Identity
-    requests: list[Signed]
-    leases: list[Lease] = field(default_factory=list)
+    requests: list[bytes]
+    grants: list[bytes] = field(default_factory=list)
 
 
 class Fleet:
@@ -60,8 +64,9 @@ class Fleet:
 
     def __init__(self, ledger: Ledger, answers: Answers, nodes: list[Node], tokens: int) -> None:
         self.ledger, self.answers, self.nodes, self._tokens = ledger, answers, nodes, tokens
-        self.results: list[tuple[Node, Signed]] = []
-        """Signed, in random order, so that no node's come in a row."""
+        self.results: list[tuple[Node, bytes]] = []
+        """One signed result each, as a Submit; in random order, so that no node's come in a row."""
+        self.receipts: list[bytes] = []
 
     async def ask_all(self) -> None:
         """Every node asks for its leases, one after the other."""
@@ -71,35 +76,43 @@ class Fleet:
 
     async def _ask(self, node: Node) -> None:
         for request in node.requests:
-            grant = await self.answers.answer(node.identity.peer, SignedLeaseRequest(request))
-            assert isinstance(grant, Grant), grant
-            node.leases.append(decode(grant.lease.body, Lease))
+            node.grants.append(await self.ask(node, request))
+
+    async def ask(self, node: Node, message: bytes) -> bytes:
+        """A message of a node as it came from its stream, and the reply as it leaves."""
+        return encode(await self.answers.answer(node.identity.peer, decode(message, Request)))
 
     def sign_all(self) -> None:
         rng = random.Random(0)
+        words = tuple(rng.choices(range(3, VOCABULARY), k=TEXT_TOKENS + self._tokens))
+        logprobs = tuple(-rng.random() for _ in words)
         for node in self.nodes:
-            for lease in node.leases:
-                self.results += [(node, seal(node.identity, self._result(lease, one, rng))) for one in lease.samples]
+            for lease in [decode(decode(grant, Grant).lease.body, Lease) for grant in node.grants]:
+                for sample in lease.samples:
+                    start = rng.randrange(TEXT_TOKENS)
+                    text = slice(start, start + self._tokens)
+                    result = _result(lease, sample, words[text], logprobs[text])
+                    self.results.append((node, encode(Submit((seal(node.identity, result),), 1000.0))))
         rng.shuffle(self.results)
 
-    def _result(self, lease: Lease, sample: LeaseSample, rng: random.Random) -> SampleResult:
-        words = self._tokens - 1
-        return SampleResult(
-            lease=lease.lease,
-            fencing=lease.fencing,
-            run=lease.run,
-            target_step=lease.target_step,
-            prompt=sample.prompt,
-            sample=sample.sample,
-            seed=sample.seed,
-            version=lease.version,
-            manifest_hash=lease.manifest_hash,
-            digest=lease.digest,
-            audited=lease.version,
-            tokens=(*(rng.randrange(3, VOCABULARY) for _ in range(words)), STOP),
-            logprobs=tuple(-rng.random() for _ in range(words + 1)),
-            finish="stop",
-        )
+
+def _result(lease: Lease, sample: LeaseSample, words: tuple[int, ...], logprobs: tuple[float, ...]) -> SampleResult:
+    return SampleResult(
+        lease=lease.lease,
+        fencing=lease.fencing,
+        run=lease.run,
+        target_step=lease.target_step,
+        prompt=sample.prompt,
+        sample=sample.sample,
+        seed=sample.seed,
+        version=lease.version,
+        manifest_hash=lease.manifest_hash,
+        digest=lease.digest,
+        audited=lease.version,
+        tokens=(*words[1:], STOP),
+        logprobs=logprobs,
+        finish="stop",
+    )
 
 
 @asynccontextmanager
@@ -147,4 +160,4 @@ def _member(members: Membership, ledger: Ledger, max_samples: int) -> Node:
     refusal = members.join(identity.peer, Join(SWARM, seal(identity, record), 1, 1, bytes(32)), now=boottime())
     assert refusal is None, refusal
     request = LeaseRequest(bytes(32), ledger.run, Version(0), MANIFEST, DIGEST, 1000.0, max_samples)
-    return Node(identity, [seal(identity, request) for _ in range(LEASES)])
+    return Node(identity, [encode(SignedLeaseRequest(seal(identity, request))) for _ in range(LEASES)])

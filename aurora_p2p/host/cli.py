@@ -9,6 +9,7 @@ from typing import Any
 
 from aurora_p2p.host.cli_delta import delta_command
 from aurora_p2p.host.cli_init import swarm_commands
+from aurora_p2p.host.cli_ledger import ledger_command
 from aurora_p2p.host.cli_setup import CONFIG, PROGRAM
 from aurora_p2p.local.cli import Command, Synopsis, build_parser, run_cli, run_command
 from aurora_p2p.local.commands.daemon import daemon_commands
@@ -94,6 +95,7 @@ TABLE = (
     *home_commands(PROGRAM),
     support_command(PROGRAM, _why),
     *unit_commands(PROGRAM),
+    ledger_command(),
     delta_command(),
     Command("demo", "the whole loop on this machine, measured", _demo, _demo_arguments, DEMO),
 )

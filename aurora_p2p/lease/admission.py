@@ -13,7 +13,7 @@ from enum import Enum
 
 from aurora_p2p.crypto.sign import is_signed_by
 from aurora_p2p.lease.events import LeaseGranted, Slot
-from aurora_p2p.types import LeaseId, RunId, StateDigest
+from aurora_p2p.types import LeaseId, PeerId, RunId, StateDigest
 from aurora_p2p.wire.codec import hash_of
 from aurora_p2p.wire.control import Reason, SampleResult, Sampling
 from aurora_p2p.wire.signed import Signed
@@ -27,9 +27,10 @@ class Accepted(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """An earlier admission of the sample: under which lease, and BLAKE3 of its body."""
+    """An earlier admission of the sample: under which lease, whose, and BLAKE3 of its body."""
 
     lease: LeaseId
+    node: PeerId
     body_hash: bytes
 
 
@@ -52,6 +53,8 @@ def judge(signed: Signed, result: SampleResult, standing: Standing, *, run: RunI
     """Whether `result`, the decoded body of `signed`, is admitted. Never raises."""
     prior, lease = standing.prior, standing.lease
     if prior is not None and prior.lease == result.lease:
+        if signed.signer != prior.node:  # a copy: an acknowledgement would be credit for another's work
+            return Reason.NOT_THE_LESSEE
         return Accepted.AGAIN if prior.body_hash == hash_of(signed.body) else Reason.DUPLICATE
     if isinstance(lease, Reason) or standing.sampling is None:
         return lease if isinstance(lease, Reason) else Reason.LEASE_UNKNOWN

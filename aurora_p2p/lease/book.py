@@ -261,7 +261,7 @@ class Book:
         else:  # only in a replay: the ledger no longer has the lease
             work.take(node, slot)
         rollout = Rollout(*slot, result.version, node, result.tokens, result.logprobs, result.finish)
-        work.admitted[slot] = (Prior(result.lease, hash_of(record.signed.body)), rollout)
+        work.admitted[slot] = (Prior(result.lease, node, hash_of(record.signed.body)), rollout)
         work.first_grant = now if work.first_grant is None else work.first_grant
         work.last_admission = now
 

@@ -225,6 +225,8 @@ class WorkPool:
             result = decode(signed.body, SampleResult)
         except WireError:
             return self._refuse(peer, 0, 0, Reason.MALFORMED, now)
+        if signed.signer != peer:  # nobody hands in another's work, or has it acknowledged
+            return self._refuse(peer, result.prompt, result.sample, Reason.NOT_THE_LESSEE, now)
         verdict = judge(signed, result, self.book.standing(result), run=self.run, max_lag=self.options.max_lag)
         if isinstance(verdict, Reason):
             return self._refuse(peer, result.prompt, result.sample, verdict, now)

@@ -67,6 +67,8 @@ class Ledger:
         self._queue: list[LedgerRecord] = []
         self._accepted = self._written = 0
         self._lock = trio.Lock()
+        self._flushing: trio.Event | None = None
+        """Set when the batch under way is on disk, or its writer gave up."""
         self._failed: StoreError | None = None
         self._figures = CommitFigures()
         self._waiting: set[trio.CancelScope] = set()
@@ -106,14 +108,15 @@ class Ledger:
         ticket = self._accepted
         if len(self._queue) > MAX_QUEUED:
             self._failed = StoreError(f"{self._path}: more than {MAX_QUEUED} records wait for the disk")
+        waits = bool(self.waits)  # nothing is acknowledged meanwhile, also what has nothing to write
         with self._patience():
-            async with self._lock:
+            while self._written < ticket or waits:
+                if self._flushing is None:
+                    await self._flush()
+                else:
+                    await self._flushing.wait()
                 self._check()
-                if self._written < ticket or self.waits:
-                    batch = list(self._queue)
-                    await self._insist(self._write, batch)
-                    del self._queue[: len(batch)]
-                    self._written += len(batch)
+                waits = waits and bool(self.waits)
 
     async def reserve_seq(self, version: Version) -> Seq:
         """The next publication number, on disk before it is returned; never given twice. Raises StoreError."""
@@ -141,6 +144,20 @@ class Ledger:
         query = "SELECT seq, version, artifact FROM publications WHERE state IN ('reserved', 'open') ORDER BY seq"
         with store_errors(self._path):
             return [Unfinished(*row) for row in self._db.execute(query)]
+
+    async def _flush(self) -> None:
+        """Write what is queued; everybody behind it wakes at once, and one of them writes the next batch."""
+        self._flushing = done = trio.Event()
+        try:
+            async with self._lock:
+                self._check()
+                batch = list(self._queue)
+                await self._insist(self._write, batch)
+                del self._queue[: len(batch)]
+                self._written += len(batch)
+        finally:
+            self._flushing = None
+            done.set()
 
     def _check(self) -> None:
         if self._failed is not None:

@@ -7,8 +7,10 @@
 The task's code is the trainer's own; the tokens it reads came from strangers. The child therefore has limits on memory,
 CPU and wall-clock time per item, no environment, no core dumps, and a network namespace of its own where the system
 permits one (`RewardChild.network` says). An item that takes too long, that ends the child, or whose scoring raises has
-no reward (None); the child is started again and the other items are scored as if nothing had happened.
-Not covered: the file system, which the child may use as the trainer's user.
+no reward (None); the child is started again and the other items are scored as if nothing had happened. Items are sent
+in portions of bounded size, so that the length of some answers is not charged to the memory of all.
+Not covered: the file system, which the child may use as the trainer's user, and a task that runs what it reads: such
+code may answer in the scorer's place.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from msgspec import Meta
 from aurora_p2p.errors import ChildError, WireError
 from aurora_p2p.local.channel import Channel
 from aurora_p2p.local.child import inherited_channel
+from aurora_p2p.local.output import clean
 from aurora_p2p.train.tasks import Task, Tokens
 from aurora_p2p.types import Record
 from aurora_p2p.wire.limits import U62, Seconds, Text
@@ -43,6 +46,8 @@ CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 """From linux/sched.h; os.unshare exists from Python 3.12 on."""
 OPEN_FILES = 64
 """Descriptors the child may hold: its socket, and modules that scorers import late."""
+PORTION_TOKENS = 1 << 20
+"""Of one Score: about 60 MB of the child's memory while it is decoded."""
 
 Network = Literal["none", "shared"]
 Item = tuple[Tokens, Tokens]
@@ -96,14 +101,16 @@ class RewardChild:
         short = [item for item in batch if len(item[1]) <= self._limits.max_tokens]
         rewards: list[float | None] = []
         while len(rewards) < len(short):
-            rewards += self._until_trouble(short[len(rewards) :])
-            if len(rewards) < len(short):
+            portion = _portion(short, len(rewards))
+            scored = self._until_trouble(portion)
+            rewards += scored
+            if len(scored) < len(portion):
                 rewards.append(None)
                 self.restarts += 1
                 self._stop()
                 self._start()
-        scored = iter(rewards)
-        return [next(scored) if len(tokens) <= self._limits.max_tokens else None for _, tokens in batch]
+        each = iter(rewards)
+        return [next(each) if len(tokens) <= self._limits.max_tokens else None for _, tokens in batch]
 
     def close(self) -> None:
         self._stop()
@@ -160,8 +167,20 @@ class RewardChild:
 
     def _stop(self) -> None:
         self._channel.close()
-        self._process.kill()
+        if self._process.returncode is None:  # its session too: what a scorer started ends with it
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+def _portion(items: Sequence[Item], start: int) -> Sequence[Item]:
+    """Items from `start` on that go in one message: at least one, otherwise PORTION_TOKENS at most."""
+    end, tokens = start, 0
+    while end < len(items):
+        tokens += sum(map(len, items[end]))
+        if end > start and tokens > PORTION_TOKENS:
+            break
+        end += 1
+    return items[start:end]
 
 
 def main() -> None:
@@ -191,7 +210,7 @@ def _score(task: Task, prompt: Tokens, tokens: Tokens) -> float | None:
     try:
         reward = float(task.score(prompt, tokens))
     except Exception as error:  # noqa: BLE001 - the one place where code we did not write runs; any failure is "no reward"
-        sys.stderr.write(f"no reward: {type(error).__name__}: {error}\n"[:512])
+        sys.stderr.write(f"no reward: {type(error).__name__}: {clean(str(error), 400)}\n")
         return None
     return reward if math.isfinite(reward) else None
 

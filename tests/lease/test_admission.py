@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from aurora_p2p.lease.terms import lease_message, lease_record
 from aurora_p2p.types import LeaseId, StateDigest, Step
 from aurora_p2p.wire.codec import decode, hash_of
 from aurora_p2p.wire.control import LeaseRequest, Reason, SampleResult
-from aurora_p2p.wire.signed import Signed
+from aurora_p2p.wire.signed import Signed, seal
 from tests.lease.world import NODES, RUN, SAMPLING, SECRET, STOP, digest_of, finish, manifest_of, prompts_of
 
 NODE, OTHER = NODES[:2]
@@ -101,13 +102,22 @@ def test_lag_zero_refuses_what_lag_one_allows():
 
 def test_the_same_body_again_is_acknowledged_and_another_body_is_a_duplicate():
     signed = finish(NODE, LEASE, SAMPLE)
-    spent = Standing(Reason.LEASE_SPENT, {}, None, None, Prior(RECORD.lease, hash_of(signed.body)))
+    spent = Standing(Reason.LEASE_SPENT, {}, None, None, Prior(RECORD.lease, NODE.peer, hash_of(signed.body)))
     assert verdict(signed, spent) is Accepted.AGAIN
     assert verdict(finish(NODE, LEASE, SAMPLE, tokens=(9, 6, STOP)), spent) is Reason.DUPLICATE
 
 
+def test_a_copy_of_what_was_admitted_is_not_acknowledged_to_the_copier():
+    signed = finish(NODE, LEASE, SAMPLE)
+    copy = seal(OTHER, decode(signed.body, SampleResult))
+    prior = Prior(RECORD.lease, NODE.peer, hash_of(signed.body))
+    for standing in (Standing(Reason.LEASE_SPENT, {}, None, None, prior), replace(STANDING, prior=prior)):
+        assert verdict(copy, standing) is Reason.NOT_THE_LESSEE
+        assert verdict(signed, standing) is Accepted.AGAIN
+
+
 def test_a_sample_admitted_under_another_lease_is_a_duplicate():
-    prior = Prior(LeaseId(bytes(16)), bytes(32))
+    prior = Prior(LeaseId(bytes(16)), NODE.peer, bytes(32))
     assert (
         verdict(finish(NODE, LEASE, SAMPLE), Standing(RECORD, SEEDS, SAMPLING, digest_of(6), prior)) is Reason.DUPLICATE
     )

@@ -6,8 +6,20 @@ import pytest
 from aurora_p2p.errors import UsageError
 from aurora_p2p.lease.events import Completed, Ended, Forget, From
 from aurora_p2p.lease.fleet import LeaseOptions
-from aurora_p2p.wire.control import Lease, Noted, Reason, Refusal, Release, Released, Renew, Renewed, Submit
-from aurora_p2p.wire.signed import Signed
+from aurora_p2p.wire.codec import decode
+from aurora_p2p.wire.control import (
+    Lease,
+    Noted,
+    Reason,
+    Refusal,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+    SampleResult,
+    Submit,
+)
+from aurora_p2p.wire.signed import Signed, seal
 from aurora_p2p.wire.trainer import Failed, Rollouts, Waiting
 from tests.lease.world import NODES, SAMPLING, World, digest_of, finish, manifest_of, prompts_of
 
@@ -401,3 +413,19 @@ def test_a_status_names_live_leases_nearest_deadline_first_and_refusals_of_each_
     assert [lease.seconds_left for lease in status.leases] == [first.seconds - 1.0, second.seconds]
     assert {node.peer: node.reasons for node in status.nodes} == {A.peer: {"wrong_seed": 1}, B.peer: {}}
     assert status.live_leases == 2
+
+
+def test_another_nodes_result_is_refused_at_the_cost_of_who_hands_it_in(world):
+    world.submit_prompts(0, 1, 2)
+    lease = world.ask(A, samples=1)
+    signed = finish(A, lease, lease.samples[0])
+    copy = seal(B, decode(signed.body, SampleResult))
+    for _ in range(2):  # before the original came, and after it was admitted
+        for theft in (signed, copy, Signed(A.peer, copy.body, copy.signature)):
+            (receipt,) = world.send(B.peer, theft)
+            assert (receipt.accepted, receipt.reason) == (False, Reason.NOT_THE_LESSEE)
+        (receipt,) = world.send(A.peer, signed)
+        assert receipt.accepted
+    nodes = world.pool.fleet.nodes
+    assert nodes[B.peer].refused == {Reason.NOT_THE_LESSEE: 6}
+    assert (nodes[A.peer].admitted, nodes[A.peer].refused.total()) == (1, 0)

@@ -8,7 +8,7 @@ from aurora_p2p.lease.admission import lag_allowed
 from aurora_p2p.lease.events import Forget, From, SampleAdmitted
 from aurora_p2p.wire.codec import decode
 from aurora_p2p.wire.control import Lease, Release, Renew, Renewed, SampleResult
-from aurora_p2p.wire.signed import Signed, open_signed
+from aurora_p2p.wire.signed import Signed, open_signed, seal
 from aurora_p2p.wire.trainer import Rollouts
 from tests.lease.world import NODES, World, digest_of, finish, manifest_of
 
@@ -19,9 +19,13 @@ class PoolMachine(RuleBasedStateMachine):
     leases = Bundle("leases")
     sent = Bundle("sent")
 
+    make_world = World
+
     def __init__(self):
         super().__init__()
-        self.world = World(max_renewals=1000, min_lease_seconds=2.0, max_lease_seconds=20.0, active_seconds=5.0)
+        self.world = self.make_world(
+            max_renewals=1000, min_lease_seconds=2.0, max_lease_seconds=20.0, active_seconds=5.0
+        )
         self.version = 0
         self.highest_fencing = 0
         self.deadlines = {}
@@ -80,6 +84,38 @@ class PoolMachine(RuleBasedStateMachine):
     def steal(self, signed, thief):
         self.deliver(Signed(thief.peer, signed.body, signed.signature))
 
+    @rule(signed=sent, thief=nodes)
+    def copy(self, signed, thief):
+        """A member signs what another one found; with its own results it is the same as sending them again."""
+        self.deliver(seal(thief, decode(signed.body, SampleResult)))
+
+    @rule(signed=sent, thief=nodes)
+    def hand_in(self, signed, thief):
+        """A member sends what another one signed, as it is."""
+        if thief.peer == signed.signer:
+            return
+        before = self.world.pool.fleet.node(signed.signer).refused.total()
+        (receipt,) = self.world.send(thief.peer, signed)
+        assert not receipt.accepted
+        assert self.world.pool.fleet.node(signed.signer).refused.total() == before
+
+    @rule(node=nodes, samples=st.integers(1, 6))
+    def crash_before_a_grant_is_durable(self, node, samples):
+        """Decided, and nowhere but in memory: the node never hears of the lease, and its samples are open again."""
+        with self.world.lost():
+            self.world.ask(node, self.version, samples=samples)
+        self.restarted()
+
+    @rule(held=leases, choice=st.integers(0, 5))
+    def crash_before_a_result_is_durable(self, held, choice):
+        """No receipt was sent, so the node sends it again, and it counts once."""
+        node, lease = held
+        signed = finish(node, lease, lease.samples[choice % len(lease.samples)])
+        with self.world.lost():
+            self.world.send(node.peer, signed)
+        self.restarted()
+        self.deliver(signed)
+
     def deliver(self, signed):
         before = len(self.world.ledger)
         (receipt,) = self.world.send(signed.signer, signed)
@@ -87,7 +123,8 @@ class PoolMachine(RuleBasedStateMachine):
         result = decode(signed.body, SampleResult)
         key = (result.target_step, result.prompt, result.sample)
         if not new:
-            assert receipt.accepted == (self.admitted.get(key) == signed.body and self.still_known(result.target_step))
+            mine = self.admitted.get(key) == (signed.signer, signed.body)
+            assert receipt.accepted == (mine and self.still_known(result.target_step))
             return
         assert receipt.accepted
         assert key not in self.admitted
@@ -96,7 +133,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert result.target_step >= self.version
         assert (result.manifest_hash, result.digest) == (manifest_of(result.version), digest_of(result.version))
         open_signed(signed, SampleResult, {signed.signer})
-        self.admitted[key] = signed.body
+        self.admitted[key] = (signed.signer, signed.body)
 
     def still_known(self, step):
         return step >= self.version - 1
@@ -128,6 +165,9 @@ class PoolMachine(RuleBasedStateMachine):
         live = set(self.world.pool.book.live)
         self.world.restart()
         assert set(self.world.pool.book.live) == live
+        self.restarted()
+
+    def restarted(self):
         for lease in self.world.pool.book.live.values():
             self.deadlines[lease.terms.lease] = lease.deadline
 

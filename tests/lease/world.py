@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from msgspec import structs
@@ -64,13 +66,24 @@ class World:
         self.ledger: list[Any] = []
         self.effects: list[Effect] = []
         """Of the last event."""
-        self.pool = WorkPool(RUN, SECRET, self.epoch, self.options)
+        self.pool = self.new_pool()
+
+    def new_pool(self) -> WorkPool:
+        return WorkPool(RUN, SECRET, self.epoch, self.options)
 
     def restart(self) -> None:
         """The host dies and comes back with nothing but its ledger."""
         self.epoch += 1
-        self.pool = WorkPool(RUN, SECRET, self.epoch, self.options)
+        self.pool = self.new_pool()
         self.ledger += records_of(self.pool.restore(list(self.ledger), now=self.now))
+
+    @contextmanager
+    def lost(self) -> Iterator[None]:
+        """What happens inside is decided and never reaches the ledger: the host dies, and comes back without it."""
+        kept = list(self.ledger)
+        yield
+        self.ledger = kept
+        self.restart()
 
     def handle(self, event: Event) -> Any:
         """The reply's message, or None."""
@@ -97,7 +110,7 @@ class World:
         """A Lease or a Refusal."""
         request = LeaseRequest(
             nonce=bytes(32),
-            run=RUN,
+            run=self.pool.run,
             version=Version(version),
             manifest_hash=manifest_of(version),
             digest=digest_of(version),

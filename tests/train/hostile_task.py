@@ -34,3 +34,15 @@ class HostileTask:
 
 
 HOSTILE = HostileTask()
+
+
+class CarelessTask(HostileTask):
+    """What no task should do: it evaluates the answer, as text."""
+
+    path = "hostile_task:CARELESS"
+
+    def score(self, prompt: tuple[int, ...], tokens: tuple[int, ...]) -> float:
+        return float(eval(bytes(tokens)))  # noqa: S307
+
+
+CARELESS = CarelessTask()

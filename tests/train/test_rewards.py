@@ -1,6 +1,7 @@
 """The reward child under scorers that hang, die, raise, hoard memory or call out. Real processes."""
 
 import os
+import select
 import socket
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,10 @@ class Hostile:
     """Names the task of hostile_task.py without importing it here."""
 
     path = "hostile_task:HOSTILE"
+
+
+class Careless:
+    path = "hostile_task:CARELESS"
 
 
 @pytest.fixture
@@ -74,6 +79,50 @@ def test_the_child_says_whether_it_has_a_network_and_that_is_true(child: RewardC
     with socket.create_server(("127.0.0.1", 0)) as server:
         reward = child.score([(PROMPT, (DIAL, server.getsockname()[1]))])
     assert reward == ([None] if child.network == "none" else [1.0])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(b"(" * 20_000 + b")" * 20_000, id="deep nesting"),
+        pytest.param(b"9**9**9**9", id="huge power"),
+        pytest.param(b"__import__('os')._exit(0)", id="import"),
+        pytest.param(b"__import__('sys').exit('bye')", id="exit"),
+        pytest.param(b"'7' * 10**12", id="memory"),
+        pytest.param(b"7" * 10_000_000, id="10 MB of digits"),
+        pytest.param(b"\x1b]0;owned\x07\xff", id="no text"),
+    ],
+)
+def test_a_hostile_answer_costs_its_own_reward_even_of_a_task_that_evaluates_it(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    limits = RewardLimits(wall_seconds=5.0, cpu_seconds=2, max_tokens=1 << 24)
+    with RewardChild(Careless(), limits) as child:  # type: ignore[arg-type]
+        assert child.score([(PROMPT, tuple(text)) for text in (b"7", answer, b"8")]) == [7.0, None, 8.0]
+
+
+def test_ten_megabytes_of_digits_are_not_even_sent_under_the_usual_limits(child: RewardChild) -> None:
+    assert child.score([(PROMPT, (7,) * 10_000_000), (PROMPT, (8,))]) == [None, 8.0]
+    assert child.restarts == 0
+
+
+def test_many_long_answers_are_scored_within_the_memory_of_one(child: RewardChild) -> None:
+    length = 32_768
+    assert child.score([(PROMPT, (300,) * length)] * 800) == [300.0] * 800
+    assert child.restarts == 0
+
+
+def test_a_process_that_a_scorer_left_behind_ends_with_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    with RewardChild(Careless(), LIMITS) as child:  # type: ignore[arg-type]
+        (pid,) = child.score([(PROMPT, tuple(b"__import__('subprocess').Popen(['sleep', '600']).pid"))])
+        assert pid is not None
+        left = os.pidfd_open(int(pid))
+    try:
+        assert select.select([left], [], [], 30.0)[0]  # readable once it has ended
+    finally:
+        os.close(left)
 
 
 def test_a_task_that_cannot_be_imported_is_one_clear_error() -> None:
