@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import sys
 import time
 from collections import Counter
@@ -35,6 +36,7 @@ from aurora_p2p.crypto.identity import Identity
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.net.drive import ExchangeDriver, open_exchange
 from aurora_p2p.swarm import events as ev
+from aurora_p2p.swarm.exchange import Exchange, ExchangeConfig
 from aurora_p2p.swarm.roster import RosterView, open_roster
 from aurora_p2p.testing.netlab import NETWORK, Access
 from aurora_p2p.types import NO_BASE, ArtifactId, Epoch, Generation, PeerId, RunId, Seq, StateDigest, SwarmId, Version
@@ -212,19 +214,18 @@ class Counting:
         return getattr(self._machine, name)
 
 
-def install_policy(process: Process) -> None:
-    """Put the policy where the driver has its machine, and count what comes in."""
-    config, driver = process.config, process.driver
-    machine: Any = driver._machine
-    if config.policy != "ours":
-        children = children_of(config.policy, config.lines).get(config.number, [])
-        machine = StaticPlan([config.member(child).peer for child in children])
-    driver._machine = Counting(machine, process.pushes)  # type: ignore[assignment]
+def policy_of(config: Config, pushes: Counter[str]) -> Any:
+    """What decides at this node, by the policy; counts what comes in."""
+    if config.policy == "ours":
+        me = config.member(config.number).peer
+        return Counting(Exchange(ExchangeConfig(SWARM), me, random.SystemRandom()), pushes)
+    children = children_of(config.policy, config.lines).get(config.number, [])
+    return Counting(StaticPlan([config.member(child).peer for child in children]), pushes)
 
 
 async def serve(config: Config) -> None:
     home = Path(config.folder) / f"node{config.number}"
-    me = config.member(config.number)
+    me, pushes = config.member(config.number), Counter[str]()
     with ArtifactStore(home / "artifacts", QUOTA_BYTES) as store:
         async with open_exchange(
             identity=me,
@@ -235,9 +236,9 @@ async def serve(config: Config) -> None:
             local=(NETWORK,),
             wan_lanes=config.wan_lanes,
             log=home / "bulk.log",
+            machine=policy_of(config, pushes),
         ) as driver:
-            process = Process(config, driver, store)
-            install_policy(process)
+            process = Process(config, driver, store, pushes=pushes)
             hosts: frozenset[PeerId] = frozenset({config.member(0).peer})
             await driver.feed(ev.TrustChanged(PUBLISHER.peer, hosts, generation=1))
             await driver.feed(ev.RosterChanged(roster_of(config)))

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from aurora_p2p.errors import AuroraError, ChildError
-from aurora_p2p.host.programs import Program, Programs, wait_until
+from aurora_p2p.host.programs import Program, Programs, descendants, wait_until
 from aurora_p2p.host.watching import Watching
 from aurora_p2p.testing.faults import Faults, marks_in
 
@@ -75,16 +73,9 @@ class ChaosSwarm:
 
     def kill_child(self, name: str, module: str) -> None:
         """SIGKILL to the child of a daemon that runs `module`. Raises ChildError when it has none in time."""
-
-        def found() -> list[psutil.Process]:
-            try:
-                children = psutil.Process(self.running[name].process.pid).children(recursive=True)
-                return [child for child in children if module in child.cmdline()]
-            except psutil.NoSuchProcess:
-                return []
-
-        wait_until(lambda: bool(found()), START_SECONDS, f"{name} runs {module}")
-        for child in found():
+        pid = self.running[name].process.pid
+        wait_until(lambda: bool(descendants(pid, module)), START_SECONDS, f"{name} runs {module}")
+        for child in descendants(pid, module):
             child.send_signal(signal.SIGKILL)
 
     def status(self, name: str) -> dict[str, Any] | None:

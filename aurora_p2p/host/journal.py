@@ -24,6 +24,7 @@ from aurora_p2p.lease.events import (
     SampleAdmitted,
 )
 from aurora_p2p.local.output import Output
+from aurora_p2p.local.screen.figures import counted
 from aurora_p2p.net.drive import Notice
 from aurora_p2p.swarm.events import Equivocated, Refused
 from aurora_p2p.types import LeaseId, PeerId, RunId, Step
@@ -46,7 +47,8 @@ class Journal:
             self._output.note(name, run=self._run, **fields)
 
     def published(self, published: Published, kind: str) -> None:
-        text = f"version {published.version}: {kind} of {published.length:,} bytes in {published.segments} segments"
+        segments = counted(published.segments, "segment")
+        text = f"version {published.version}: {kind} of {published.length:,} bytes in {segments}"
         self._output.event(
             "published",
             text,

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psutil
+
 from aurora_p2p.errors import ChildError
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.local.control import ask, socket_path
@@ -155,6 +157,17 @@ def run_once(words: Sequence[str]) -> str:
     if done.returncode:
         raise ChildError(f"{' '.join(words[:2])} ended with status {done.returncode}", hint=done.stderr.strip()[-500:])
     return done.stdout
+
+
+def descendants(pid: int, *words: str) -> list[psutil.Process]:
+    """The living descendants of a process with one of `words` in an argument; [] when it has ended itself."""
+    found = []
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # it may end at any moment
+                if any(word in argument for argument in child.cmdline() for word in words):
+                    found.append(child)
+    return found
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, what: str, *, every: float = 0.1) -> None:

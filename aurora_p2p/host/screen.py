@@ -21,7 +21,7 @@ from aurora_p2p.host.screen_nodes import active, nodes_table, nodes_title, versi
 from aurora_p2p.host.why import why
 from aurora_p2p.local.control import Handler, socket_path
 from aurora_p2p.local.output import Output
-from aurora_p2p.local.screen.figures import UNKNOWN, age, count, rate, share, size, sparkline
+from aurora_p2p.local.screen.figures import UNKNOWN, age, count, counted, rate, share, size, sparkline
 from aurora_p2p.local.screen.panels import Piece, Section, arrange, column_widths, line
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _pipeline(status: Status, width: int) -> list[Text]:
     else:
         took = pipeline["extract_seconds"]
         seconds = f" in {took:.1f} s" if took is not None else ""
-        what = f"{pipeline['kind']} of {size(pipeline['bytes'])}{seconds}, {pipeline['segments']} segments"
+        what = f"{pipeline['kind']} of {size(pipeline['bytes'])}{seconds}, {counted(pipeline['segments'], 'segment')}"
         lines = [_figure("extract", what if pipeline["kind"] else "nothing yet")]
     spread = pipeline["spread_percent"]
     lines.append(_figure("spread", _bar([spread], 100, cells), f" {pipeline['complete']}/{nodes} nodes, {spread} %"))

@@ -191,9 +191,10 @@ def _step(entry: StepEntry, now: float) -> dict[str, Any]:
 def render_status(snapshot: dict[str, Any]) -> str:
     """A few lines for a terminal."""
     work, exchange, pipeline = snapshot["work"], snapshot["exchange"], snapshot["pipeline"]
+    version = snapshot["version"] if snapshot["version"] >= 0 else "none yet"
     lines = [
         f"swarm     {snapshot['swarm']}  generation {snapshot['generation']}",
-        f"version   {snapshot['version']}  (seq {snapshot['seq']}, {snapshot['publications']} published since start)",
+        f"version   {version}  (seq {snapshot['seq']}, {snapshot['publications']} published since start)",
         f"roster    {len(snapshot['members'])} members, epoch {snapshot['roster_epoch']}",
         f"spread    {pipeline['complete']} of {pipeline['nodes']} nodes have it, {pipeline['staged']} staged it, "
         f"{pipeline['committed']} serve it",

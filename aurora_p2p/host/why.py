@@ -201,7 +201,8 @@ def _lagging(status: Status) -> list[str]:
     late = [node for node in status["nodes"] if node["version"] < status["version"]]
     if not late:
         return []
-    text = f"{len(late)} of {_nodes(len(status['nodes']))} do not serve version {status['version']} yet"
+    nodes = _nodes(len(status["nodes"]))
+    text = f"{len(late)} of {nodes} do{'es' if len(late) == 1 else ''} not serve version {status['version']} yet"
     return [f"{text}: {_listed([_doing(node) for node in late])}"]
 
 
@@ -213,7 +214,8 @@ def _trainer(status: Status) -> list[str]:
         return []
     trainer, published = status["trainer"], _published(status)
     if not trainer["connections"]:
-        return [f"no trainer is connected; last published version {status['version']}{published}"]
+        last = f"last published version {status['version']}{published}"
+        return [f"no trainer is connected; {last}; start it: it attaches to trainer.sock in the host's home"]
     if trainer["waits_for"] is not None:
         return [f"the trainer has waited for step {trainer['waits_for']} for {age(trainer['waiting_seconds'])}"]
     if any(step.get("why") for step in status["work"]["steps"]) or status["pipeline"].get("extract"):

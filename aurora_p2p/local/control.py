@@ -120,10 +120,17 @@ def ask(path: Path, command: str, **arguments: Any) -> dict[str, Any]:
             with sock.makefile("rb") as file:
                 answer = dict(json.loads(file.readline()))
         except (OSError, ValueError, TypeError) as error:
-            raise UnreachableError(f"no daemon answers at {path}", hint="is it running? is --home the same?") from error
+            raise UnreachableError(f"no daemon answers at {path}", hint=_not_there(path)) from error
     if not answer.pop("ok", False):
         raise AuroraError(str(answer.get("error")), hint=str(answer.get("hint", "")))
     return answer
+
+
+def _not_there(path: Path) -> str:
+    """What to do about a daemon that does not answer."""
+    if path.parent.is_dir():
+        return "is it running? is --home the same?"
+    return f"there is no {path.parent}: start it first (--help shows how), or name its folder with --home"
 
 
 def daemon_pid(path: Path) -> int | None:

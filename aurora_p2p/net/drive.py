@@ -71,11 +71,13 @@ async def open_exchange(
     local: Sequence[str] = (),
     log: Path | None = None,
     limits: Limits = Limits(),  # noqa: B008 (frozen)
+    machine: Exchange | None = None,
 ) -> AsyncIterator[ExchangeDriver]:
     """Run the data plane. listen: "IP:port", port 0 = any. Rates: bytes/s, 0 = no cap. local: CIDRs (addresses.py).
 
     wan_lanes: connections of a link that we dial to a peer of another region, 1 to 8.
     log: file for the bulk child's own messages; limits: its share of the machine.
+    machine: decides instead of an Exchange for this identity and swarm: another plan on the same data plane.
     Raises, within a group, PortInUseError, UsageError, StoreError or ChildError.
     """
     host, port = split_bulk(listen)
@@ -85,7 +87,7 @@ async def open_exchange(
         raise StoreError(f"cannot use {spool}: {error.strerror}") from error
     start = bulk.BulkStart(identity.seed, swarm, host, port, up_rate, down_rate, str(spool))
     plane = DataPlane(start, log, limits)
-    driver = ExchangeDriver(identity.peer, plane, store, Gate(identity.peer, _CHANCE, local), wan_lanes)
+    driver = ExchangeDriver(identity.peer, plane, store, Gate(identity.peer, _CHANCE, local), wan_lanes, machine)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(driver.run_plane)
         await plane.listening.wait()
@@ -99,10 +101,17 @@ class ExchangeDriver:
     """`feed` events of the daemon, take `notices`, look at `status()`. Made by open_exchange."""
 
     def __init__(
-        self, me: PeerId, plane: DataPlane, store: ArtifactStore, gate: Gate, wan_lanes: int = bulk.MAX_LANES
+        self,
+        me: PeerId,
+        plane: DataPlane,
+        store: ArtifactStore,
+        gate: Gate,
+        wan_lanes: int = bulk.MAX_LANES,
+        machine: Exchange | None = None,
     ) -> None:
         self._plane, self._store, self._gate, self._wan_lanes = plane, store, gate, wan_lanes
-        self._machine = Exchange(ExchangeConfig(plane.start.swarm, plane.start.up_rate * 8 // 1000), me, _CHANCE)
+        config = ExchangeConfig(plane.start.swarm, plane.start.up_rate * 8 // 1000)
+        self._machine = machine if machine is not None else Exchange(config, me, _CHANCE)
         self._keeper = Keeper(store, self._outcome, self._release)
         self._traffic = Traffic()
         self.notices: Backlog[Notice] = Backlog(MAX_NOTICES)

@@ -21,6 +21,7 @@ from aurora_p2p.local.config import checked, default_home, load_config, make_hom
 from aurora_p2p.local.configcheck import Problem
 from aurora_p2p.local.files import write_durably
 from aurora_p2p.local.log import FOLDER
+from aurora_p2p.local.screen.figures import counted
 from aurora_p2p.local.unit import Unit, program_words, systemd_version
 from aurora_p2p.local.where import Place
 from aurora_p2p.net.settings import check_listen, check_metrics
@@ -124,7 +125,7 @@ def _unit(home: Path, options: argparse.Namespace) -> Unit:
 def _render(status: dict[str, Any]) -> str:
     lines = [
         f"peer           {status['peer']}",
-        f"registrations  {status['registrations']} in {status['namespaces']} swarms",
+        f"registrations  {status['registrations']} in {counted(status['namespaces'], 'swarm')}",
         f"connections    {status['connections']}",
         *(f"asked          {kind}: {count}" for kind, count in sorted(status["requests"].items())),
         *(f"refused        {reason}: {count}" for reason, count in sorted(status["refused"].items())),

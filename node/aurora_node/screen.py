@@ -18,10 +18,21 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from aurora_node.status import speed_unit
-from aurora_node.why import why
+from aurora_node.why import unpublished, why
 from aurora_p2p.local.control import Handler, socket_path
 from aurora_p2p.local.output import Output, clean
-from aurora_p2p.local.screen.figures import UNKNOWN, age, count, rate, segment_bar, share, short, size, sparkline
+from aurora_p2p.local.screen.figures import (
+    UNKNOWN,
+    age,
+    count,
+    counted,
+    rate,
+    segment_bar,
+    share,
+    short,
+    size,
+    sparkline,
+)
 from aurora_p2p.local.screen.panels import Piece, Section, arrange, column_widths, line, table
 
 if TYPE_CHECKING:
@@ -68,7 +79,7 @@ def plain_line(status: Status) -> str:
     parts = [
         f"{_mood(status)[0]} ({presence.get('paused_by') or status['state'].removeprefix('idle: ')}){step}",
         f"version {_version(held)}" + (f" (staged {staged})" if staged > held else ""),
-        f"{_linked(status)} peers",
+        counted(_linked(status), "peer"),
         f"{count(speed)} {speed_unit(status)}" if speed else "speed not measured yet",
         f"{status['admitted']} admitted" + (f", {refused} refused" if refused else ""),
     ]
@@ -126,7 +137,7 @@ def _mood(status: Status) -> tuple[str, str]:
         return "paused", "bold yellow"
     if not status.get("host"):
         return "looking for a host", "bold yellow"
-    if not status.get("fresh"):
+    if not status.get("fresh") and not unpublished(status):
         return "stale", "bold red"
     return ("working", "bold green") if status["state"] == "generating" else ("idle", "bold yellow")
 
@@ -169,7 +180,9 @@ def _flight(status: Status, width: int) -> list[Text]:
         bar = segment_bar(fetching["coverage"], rows * width)
         lines += [line(bar[start : start + width]) for start in range(0, len(bar), width)]
         have, total = fetching["have"], fetching["segments"]
-        lines.append(_figure("segments", f"{have}/{total} ({share(have, total)}) from {fetching['holders']} peers"))
+        lines.append(
+            _figure("segments", f"{have}/{total} ({share(have, total)}) from {counted(fetching['holders'], 'peer')}")
+        )
     lines.append(_figure("rate", rates + _cap(exchange["up_kib"])))
     if status.get("disk"):
         disk = status["disk"]

@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from aurora_node.why import unpublished
 from aurora_p2p.local.clock import boottime
 from aurora_p2p.local.output import clean
 from aurora_p2p.local.screen.figures import UNKNOWN, age, coverage, rate, short, size
@@ -131,7 +132,7 @@ def speed_unit(snapshot: Mapping[str, Any]) -> str:
 def render_status(snapshot: Mapping[str, Any]) -> str:
     """A few lines for a terminal."""
     speed, exchange, lease = snapshot["tokens_per_second"], snapshot["exchange"], snapshot["lease"]
-    fresh = "" if snapshot["fresh"] else "  (no fresh HEAD)"
+    fresh = "" if snapshot["fresh"] or unpublished(snapshot) else "  (no fresh HEAD)"
     lines = [
         f"peer      {snapshot['peer']}",
         f"swarm     {snapshot['swarm']}  up {age(snapshot['uptime_seconds'])}",

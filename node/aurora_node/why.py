@@ -59,6 +59,10 @@ _REFUSED = {
     "bad_tokens": "tokens outside the vocabulary or the length allowed",
     "bad_finish": "they end otherwise than the lease allows",
     "bad_signature": "their signature does not verify",
+    "malformed": "the host could not read them: one side runs another version of the software",
+    "not_in_lease": "the lease had not asked for them: that should not happen; a support bundle helps to find out",
+    "not_the_lessee": "the lease is another node's: that should not happen; a support bundle helps to find out",
+    "wrong_run": "made for another run than the host's: the next lease is of the right one",
 }
 
 
@@ -66,6 +70,13 @@ def why(status: Status) -> list[str]:
     """Sentences for a person: what it waits for and what to type. The status may come from an older daemon."""
     told = [sentence for rule in _RULES for sentence in rule(status)]
     return [clean(sentence, MAX_SENTENCE) for sentence in told]
+
+
+def unpublished(status: Status) -> bool:
+    """Whether the host has answered without a HEAD: there is no version yet, so that none can be fresh."""
+    head = status.get("head") or {}
+    known = head.get("age_seconds") is not None or head.get("version", -1) >= 0 or status["version"] >= 0
+    return bool(status.get("member")) and not known and not status.get("equivocation")
 
 
 def _paused(status: Status) -> list[str]:
@@ -110,7 +121,7 @@ def _host(status: Status) -> list[str]:
         if REFUSES in tried:
             return [f"not a member now: {tried}; it joins again by itself"]
         return [f"the host does not answer{'; tried ' + tried if tried else ''}; it is tried again by itself; {reach}"]
-    if status.get("fresh") and not late:
+    if (status.get("fresh") and not late) or unpublished(status):
         return []
     if status.get("fresh"):
         return [
@@ -141,6 +152,8 @@ def _behind(status: Status) -> list[str]:
     """What stands between the weights held and the newest ones."""
     if not status.get("host") and status["version"] < 0:
         return []  # before the first host answers, nothing can be on its way
+    if unpublished(status) and not status.get("fetching"):
+        return ["nothing is published yet: work begins by itself with the trainer's first version"]
     held, staged, target = status["version"], status["newest"], (status.get("head") or {}).get("version", -1)
     if staged > held:
         return [_staged(status, staged)]

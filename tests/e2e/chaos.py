@@ -33,7 +33,7 @@ def survived(swarm: Swarm) -> Iterator[Watching]:
     with Watching(swarm.host.home, {node.name: node.home for node in swarm.nodes}) as watching:
         yield watching
         statuses = swarm.settle()
-    assert watching.dog.stalls == []
+    assert watching.dog.stalls == [], watching.dog.stalls
     logs = [node.home / "logs" / "node.log" for node in swarm.nodes]
     told = {status["peer"]: accepted_in(log) for status, log in zip(statuses, logs, strict=True)}
     result = audit(told, samples_in(swarm.host.home / "ledger.sqlite"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from aurora_p2p.host.programs import wait_until
+from aurora_p2p.host.programs import descendants, wait_until
 from tests.e2e.world import LONG
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,7 @@ def test_a_demo_that_is_stopped_leaves_no_process_and_no_folder_behind(
 
         def node_runs() -> bool:
             started.update(psutil.Process(demo.pid).children(recursive=True))
-            return any("aurora-node" in " ".join(process.cmdline()) for process in started if process.is_running())
+            return bool(descendants(demo.pid, "aurora-node"))
 
         wait_until(node_runs, LONG, "the demo's node")
         demo.send_signal(number)

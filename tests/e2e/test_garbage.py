@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from aurora_p2p.host.programs import Program
+from aurora_p2p.host.programs import Program, descendants
 from tests.e2e.world import LONG, Swarm
 
 pytestmark = pytest.mark.slow
@@ -37,12 +37,7 @@ LASTING = ("aurora_p2p.net.bulk", "aurora_p2p.engine.worker")
 
 def family(program: Program) -> list[psutil.Process]:
     """The program and those of its children that last."""
-    children = []
-    for child in psutil.Process(program.process.pid).children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            if any(word in LASTING for word in child.cmdline()):
-                children.append(child)
-    return [psutil.Process(program.process.pid), *children]
+    return [psutil.Process(program.process.pid), *descendants(program.process.pid, *LASTING)]
 
 
 def listening(program: Program) -> set[int]:

@@ -26,7 +26,7 @@ import torch
 
 from aurora_p2p.engine.model import build_model, checkpoint_bits, write_checkpoint
 from aurora_p2p.errors import UnreachableError
-from aurora_p2p.host.programs import Program, Programs, run_once, wait_until
+from aurora_p2p.host.programs import Program, Programs, descendants, run_once, wait_until
 from aurora_p2p.train.client import SwarmClient
 from aurora_p2p.train.loop import AsyncRun, GrpoTrainer, RunOptions, StepRecord, TrainOptions
 from aurora_p2p.train.tasks import Tokens
@@ -258,13 +258,9 @@ def set_key(path: Path, key: str, value: float) -> None:
 
 def child_of(program: Program, module: str) -> psutil.Process:
     """The child process of a daemon that runs `module`."""
-
-    def found() -> list[psutil.Process]:
-        children = psutil.Process(program.process.pid).children(recursive=True)
-        return [child for child in children if module in " ".join(child.cmdline())]
-
-    wait_until(lambda: bool(found()), LONG, f"{program.name} runs {module}")
-    return found()[0]
+    pid = program.process.pid
+    wait_until(lambda: bool(descendants(pid, module)), LONG, f"{program.name} runs {module}")
+    return descendants(pid, module)[0]
 
 
 ENGINE, BULK = "aurora_p2p.engine.worker", "aurora_p2p.net.bulk"

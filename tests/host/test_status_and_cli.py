@@ -110,6 +110,7 @@ def test_a_person_gets_it_in_a_few_lines(status):
     text = render_status(status)
     assert "refused   lag: 3" in text
     assert "not measured" in text
+    assert "version   none yet  (seq 1" in render_status(status | {"version": -1})
 
 
 @pytest.mark.parametrize("folder", ["home", "deeper-than-a-socket-path-" * 5], ids=["short", "deep"])

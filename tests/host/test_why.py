@@ -95,7 +95,10 @@ def test_later_steps_are_named_after_the_first():
         (lambda: generating() | {"draining": True}, "stopping: no new leases are granted, 3 live ones are waited for"),
         (lambda: generating() | {"equivocation": True}, "another process publishes with this swarm's key"),
         (publishing, "version 42 is being published: 5.0 MB so far"),
-        (without_trainer, "no trainer is connected; last published version 41 (5 min 12 s ago)"),
+        (
+            without_trainer,
+            "no trainer is connected; last published version 41 (5 min 12 s ago); start it: it attaches",
+        ),
         (
             lambda: without_trainer() | {"head_age_seconds": None},
             "no trainer is connected; last published version 41 (be",
@@ -129,7 +132,7 @@ def test_nodes_that_do_not_serve_the_newest_version_are_named_when_no_step_waits
     status = trained()
     status["nodes"][0] = node(ALICE, version=40, fetching=41, have=10, total=302)
     told = why(status)
-    assert "1 of 3 nodes do not serve version 41 yet: ...licealic fetches version 41 (10 of 302 segments)" in told
+    assert "1 of 3 nodes does not serve version 41 yet: ...licealic fetches version 41 (10 of 302 segments)" in told
 
 
 def refused(reason, count=900, **by):

@@ -165,6 +165,12 @@ def test_without_a_daemon_the_asking_side_is_told_what_to_look_at(path):
     assert "is it running?" in refused.value.hint
 
 
+def test_without_a_home_the_asking_side_is_told_to_start_one(tmp_path):
+    with pytest.raises(UnreachableError, match="no daemon answers") as refused:
+        ask(tmp_path / "home" / "control.sock", "status")
+    assert refused.value.hint.startswith(f"there is no {tmp_path}/home: start it first")
+
+
 @pytest.mark.parametrize("answer", [b"", b"\xff\n", b"nonsense\n", b"7\n"])
 def test_something_else_that_answers_there_counts_as_no_daemon(answer, path):
     async def stranger(stream):

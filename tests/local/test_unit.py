@@ -153,7 +153,9 @@ def test_install_and_uninstall_leave_everything_as_it_was(tmp_path, config_home,
     (folder / "other.service").write_text("[Service]\n")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert outcome(node_main, ["install", "--swarm", PEER, "--home", str(home)], capsys)[0] == 0
-    assert outcome(node_main, ["install", "--home", str(home)], capsys)[0] == 0, "again, with the ticket of before"
+    code, out, _ = outcome(node_main, ["install", "--home", str(home)], capsys)
+    assert code == 0, "again, with the ticket of before"
+    assert f"aurora-node logs --home {home}\n" in out, "what to type next finds the same home"
     code, out, _ = outcome(node_main, ["uninstall", "--home", str(home)], capsys)
     assert code == 0
     assert str(unit_path("aurora-node")) in out

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from aurora_p2p.host.programs import Program, wait_until
+from aurora_p2p.host.programs import Program, descendants, wait_until
 from aurora_p2p.local.clock import OFFSET, boottime
 from aurora_p2p.local.control import ask, socket_path
 from benchmarks.fleet import Fleet
@@ -162,7 +162,7 @@ def test_the_children_of_a_node_are_polite(fleet: Fleet) -> None:
     wait_until(lambda: status(fleet)["engine_pid"] > 0, LONG, "an engine")
     engine = psutil.Process(status(fleet)["engine_pid"])
     assert (engine.nice(), engine.ionice().ioclass) == (7, psutil.IOPRIO_CLASS_IDLE)
-    [bulk] = [child for child in children(fleet.running[NODE]) if "aurora_p2p.net.bulk" in child.cmdline()]
+    [bulk] = descendants(fleet.running[NODE].process.pid, "aurora_p2p.net.bulk")
     assert (bulk.nice(), bulk.ionice().ioclass) == (2, psutil.IOPRIO_CLASS_IDLE)
 
 

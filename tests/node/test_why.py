@@ -2,6 +2,7 @@
 
 import pytest
 
+from aurora_node.screen import plain_line
 from aurora_node.why import why
 from aurora_p2p.wire.control import Reason
 from tests.node.screens import ALICE, BOB, banned, disk_full, fetching, generating, hostile, idle, paused, starting
@@ -147,10 +148,13 @@ def test_a_version_that_nobody_offers_is_named():
 
 
 def test_a_swarm_without_weights_is_not_the_nodes_fault():
-    status = idle() | {"version": -1, "newest": -1, "state": "waiting for the first weights"}
-    status["head"] |= {"version": -1}
+    status = idle() | {"version": -1, "newest": -1, "state": "waiting for the first weights", "fresh": False}
+    status["head"] |= {"age_seconds": None, "version": -1, "seq": 0}  # the host answered, without a HEAD
     status["exchange"]["artifacts"] = []
-    assert said(status) == "nothing is published yet, or nobody has offered it: 3 peers linked"
+    assert said(status) == "nothing is published yet: work begins by itself with the trainer's first version"
+    assert "HEAD" not in " ".join(why(status))
+    assert plain_line(status).startswith("idle (waiting for the first weights)")
+    assert why(status | {"member": False})[0].startswith("no fresh HEAD yet: the host does not answer")
 
 
 @pytest.mark.parametrize(
@@ -175,6 +179,16 @@ def test_refusals_are_explained_the_most_frequent_first():
     assert told[0].startswith("9 samples were refused as wrong digest: the weights named are not those")
     assert told[1] == "3 samples were refused as novel reason"
     assert told[2].startswith("1 sample was refused as lag: made with weights older")
+
+
+REASONS = list(Reason)
+OF_RESULTS = REASONS[REASONS.index(Reason.LEASE_UNKNOWN) : REASONS.index(Reason.TOO_LATE) + 1]
+
+
+@pytest.mark.parametrize("reason", OF_RESULTS)
+def test_every_reason_of_a_refused_result_has_a_meaning(reason):
+    told = next(text for text in why(generating() | {"refused": {reason.value: 2}}) if "refused as" in text)
+    assert told.partition(": ")[2]
 
 
 def test_bans_restarts_and_wrong_digests_are_told_last():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,7 +51,12 @@ def _install(program: Program, home: Path, options: argparse.Namespace) -> None:
             print(f"reads     {file}")
     print(f"start     systemctl --user daemon-reload && systemctl --user enable --now {program.name}")
     print("always    loginctl enable-linger        (also while you are not logged in)")
-    print(f"look      systemctl --user status {program.name}; {program.name} logs")
+    print(f"look      systemctl --user status {program.name}; {program.name} logs{_at(options)}")
+
+
+def _at(options: argparse.Namespace) -> str:
+    """The --home that was typed, to be typed again."""
+    return f" --home {shlex.quote(str(options.home))}" if options.home else ""
 
 
 def _uninstall(program: Program, home: Path) -> None:

@@ -26,6 +26,11 @@ def count(number: float | None) -> str:
     return UNKNOWN if scaled is None else f"{scaled[0]}{scaled[1]}"
 
 
+def counted(number: int, noun: str) -> str:
+    """ "0 peers", "1 peer", "1,200 peers"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def size(nbytes: float | None) -> str:
     """ "512 B", "1.2 MB"."""
     scaled = _scaled(nbytes)

@@ -1,6 +1,6 @@
 """Sections find their places: exactly the size asked for, the important ones first, nothing cut in silence."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -55,6 +55,7 @@ def test_nothing_that_steers_a_terminal_or_a_markup_survives():
 TEXT = st.text(max_size=50)
 
 
+@settings(deadline=None)
 @given(
     st.lists(TEXT, max_size=3),
     st.lists(
@@ -81,6 +82,7 @@ def test_any_sections_make_exactly_a_screen(head, columns, width, height):
     assert all(text.isprintable() for text in lines)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.builds(numbered, TEXT, st.integers(0, 30), least=st.integers(0, 9), tail=st.booleans())),
     st.integers(0, 60),
