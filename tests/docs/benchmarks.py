@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.docs import swarm_tables
 from tests.docs.tables import run_of, table
 
 ROOT = Path(__file__).parents[2]
@@ -77,6 +78,7 @@ PARTS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "codec-megabytes": ("codec", lambda kept: size_table(kept["report"], "mb_per_8b", 0)),
     "codec-speeds": ("codec", speeds),
     "codec-others": ("codec", others),
+    **swarm_tables.PARTS,
 }
 
 

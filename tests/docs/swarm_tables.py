@@ -9,7 +9,6 @@ from tests.docs.tables import run_of, table
 Kept = dict[str, Any]
 
 POLICIES = ("ours", "ours_warm", "superseed", "bittorrent", "relay", "direct")
-RIVALS = ("ours", "chain", "libtorrent_tuned", "libtorrent", "relay", "direct")
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -38,57 +37,6 @@ def simulated_ours(kept: Kept) -> str:
         for name, rows in kept["report"]["scenarios"].items()
     ]
     return table(["scenario", "median node over the bound", "origin copies", "cross-region copies", "duplicates"], rows)
-
-
-def real(kept: Kept) -> str:
-    rows = [
-        [
-            name,
-            policy,
-            *(number(one[key]) for key in ("last_over_bound", "median_over_bound", "origin_copies")),
-            number(one["cpu_s_per_gb"], 1),
-        ]
-        if one["complete"]
-        else [name, policy, "never", "", "", ""]
-        for name, policies in kept["report"]["scenarios"].items()
-        for policy, one in ((each, policies[each]) for each in RIVALS if each in policies)
-    ]
-    return table(["scenario", "policy", "last node", "median node", "origin copies", "CPU s per GB"], rows)
-
-
-def killed(kept: Kept) -> str:
-    report = kept["report"]
-    rows = [[role, number(seconds)] for role, seconds in report["killed_extra_seconds"].items()]
-    ends = ", ".join(f"`{name}`: {'yes' if whole else 'no'}" for name, whole in report["killed_completes"].items())
-    figures = table(["a killed or stopped", "extra seconds, the worst of 20, 50 and 90 %"], rows)
-    return f"{figures}\n\nDoes every other node complete: {ends}."
-
-
-def paths(kept: Kept) -> str:
-    """Seconds by number of connections, ours and plain sockets', for each loss."""
-    rows = [
-        [
-            f"{one['path']['loss_ratio']:.2%}",
-            f"{one['bound_seconds']:.2f}",
-            *(
-                f"{one['streams'][count]['seconds']:.2f} ({one['plain'][count]['seconds']:.2f})"
-                for count in sorted(one["streams"], key=int)
-            ),
-            f"{one['gain']:.2f}",
-        ]
-        for one in kept["report"]["paths"].values()
-    ]
-    first = next(iter(kept["report"]["paths"].values()))
-    return table(["lost", "bound, s", *(f"{count}" for count in sorted(first["streams"], key=int)), "gain"], rows)
-
-
-def bulk(kept: Kept) -> str:
-    report = kept["report"]
-    rows = [
-        [f"`{way}`", f"{speed:.0f}", number(report["cpu_s_per_gb"][way], 1)]
-        for way, speed in report["mb_per_s"].items()
-    ]
-    return table(["way", "MB/s", "CPU s per GB, both sides"], rows)
 
 
 def crashes(kept: Kept) -> str:
@@ -127,13 +75,6 @@ PARTS = {
     "sim-run": ("swarm_sim", run_of),
     "sim-last": ("swarm_sim", simulated),
     "sim-ours": ("swarm_sim", simulated_ours),
-    "net-run": ("swarm_net", run_of),
-    "net-figures": ("swarm_net", real),
-    "net-killed": ("swarm_net", killed),
-    "wan-run": ("wan", run_of),
-    "wan-figures": ("wan", paths),
-    "bulk-run": ("bulk", run_of),
-    "bulk-figures": ("bulk", bulk),
     "crash-run": ("crash", run_of),
     "crash-figures": ("crash", crashes),
     "soak-run": ("soak", run_of),
